@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
-from tidegate.shared_log.carrier import ALONE, Checkpoint, Entry, Head, Record, Step
+from tidegate.shared_log.carrier import ALONE, Carrier, Checkpoint, Entry, Head, Record, Step
 
 
 class MemoryStore:
@@ -187,7 +187,7 @@ class MemoryMember:
         self.log.remove(self.member)
 
 
-class MemoryCarrier:
+class MemoryCarrier(Carrier):
     """The logs of one registry (`carrier.Carrier`)."""
 
     kind = "memory"

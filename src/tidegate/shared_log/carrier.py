@@ -15,6 +15,7 @@ import math
 import os
 import struct
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -176,48 +177,38 @@ class MemberLog(Protocol):
         """Leave the log: the own attempts in flight are over. Further calls have no effect."""
 
 
-class Carrier(Protocol):
-    """The logs of one process, in a folder or at a store.
-
-    `secret` keys the digests of credentials and keys, so that all members name a key alike; None where the settings do.
-    """
-
-    @property
-    def kind(self) -> str:
-        """Return what keeps the logs, in one word for displays."""
-
-    @property
-    def place(self) -> str:
-        """Return where the logs are, for a person."""
-
-    @property
-    def is_chosen(self) -> bool:
-        """Return whether the settings name this place: then keys that programs name themselves are shared, too."""
-
-    @property
-    def secret(self) -> bytes | None:
-        """Return 32 random bytes that the members have in common."""
-
-    @property
-    def reason(self) -> str:
-        """Return the reason why the last log was not joined, empty where it was."""
-
-    def join(self, name: bytes, now: float) -> MemberLog | None:
-        """Return this process's end of the log with a digest as its name; None where it cannot be shared."""
-
-    def after_fork(self) -> None:
-        """In a child: become a new member; the parent keeps its own."""
-
-    def close(self) -> None:
-        """Leave all logs."""
-
-
 _carriers: weakref.WeakSet[Carrier] = weakref.WeakSet()
 
 
-def follow_forks(carrier: Carrier) -> None:
-    """Make a carrier a new member in each child that this process forks."""
-    _carriers.add(carrier)
+class Carrier(ABC):
+    """The logs of one process, in a folder or at a store.
+
+    `kind` says what keeps them, in one word for displays, and `place` where they are, for a person. A place `is_chosen`
+    where the settings name it: then keys that programs name themselves are shared, too. `secret` has 32 random bytes
+    that the members have in common, and that key the digests of credentials and keys; it is None where the settings
+    do. `reason` says why the last log was not joined, empty where it was.
+    """
+
+    kind: str
+    place: str
+    is_chosen: bool
+    secret: bytes | None
+    reason: str
+
+    def __init__(self) -> None:
+        _carriers.add(self)
+
+    @abstractmethod
+    def join(self, name: bytes, now: float) -> MemberLog | None:
+        """Return this process's end of the log with a digest as its name; None where it cannot be shared."""
+
+    @abstractmethod
+    def after_fork(self) -> None:
+        """In a child: become a new member; the parent keeps its own."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave all logs."""
 
 
 def _after_fork_in_child() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidegate.shared_file import VERSION, lock
-from tidegate.shared_log.carrier import Unshared, Unsupported, follow_forks
+from tidegate.shared_log.carrier import Carrier, Unshared, Unsupported
 from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder
 from tidegate.shared_log.host_file import LogFile
 from tidegate.shared_log.host_log import HostLog
@@ -37,11 +37,8 @@ def descriptor_limit() -> int:
     return 1024
 
 
-class HostCarrier:
-    """The logs of this process in one folder. `reason` says why the last log was not shared, empty where it was.
-
-    `secret` is the digest key that all processes of the folder have. It `is_chosen` where the settings name the folder.
-    """
+class HostCarrier(Carrier):
+    """The logs of this process in one folder; its `secret` is the digest key that all processes of the folder have."""
 
     kind = "file"
 
@@ -49,21 +46,17 @@ class HostCarrier:
         self.is_chosen = is_chosen
         if clock_replaced():
             raise Unsupported("the clock of this process was replaced")
-        self.folder = folder
+        self.folder, self.place = folder, str(folder.path)
         self.reason = ""
         self.secret = folder.secret()
         self._lives = Lives(folder)
         self._logs: set[HostLog] = set()
         self._most = max(1, descriptor_limit() // DESCRIPTORS)
         self._used, self._counted_at, self._cleared_at = 0, -math.inf, -math.inf
-        follow_forks(self)
+        super().__init__()
         with contextlib.suppress(OSError, Unshared):
             self._lives.clean()
             self._remove_all_unused(time.time() - IDLE)
-
-    @property
-    def place(self) -> str:
-        return str(self.folder.path)
 
     @classmethod
     def find(cls, environ: Mapping[str, str] | None = None) -> HostCarrier:
@@ -85,7 +78,7 @@ class HostCarrier:
         if len(self._logs) >= self._most:
             self.reason = f"{len(self._logs)} logs are shared already, and each takes file descriptors"
             return None
-        log = HostLog(self.folder, self._lives, f"{name.hex()[:64]}.{VERSION}", self)
+        log = HostLog(self.folder, self._lives, f"{name.hex()[:64]}.{VERSION}", self.has_room, self._logs.discard)
         try:
             log.attach(now)
         except (OSError, Unshared, ValueError) as error:
@@ -120,9 +113,6 @@ class HostCarrier:
             with contextlib.suppress(OSError):
                 used += entry.stat(follow_symlinks=False).st_size
         return used
-
-    def forget(self, log: HostLog) -> None:
-        self._logs.discard(log)
 
     def after_fork(self) -> None:
         for log in list(self._logs):

@@ -92,11 +92,8 @@ SIZE = AREAS_AT + 2 * AREA
 LOG_HEADER = header(FileKind.LOG, SIZE - HEADER.size)
 
 SLACK = 60.0
-"""Seconds by which an entry may be ahead of this clock: far above the wait for the lock."""
-
-CLOCK_SLACK = 60.0
-"""Seconds by which a wall clock may have been set while a log is in use. Chosen: more than a time daemon steps, less
-than clocks of tests differ."""
+"""Seconds by which an entry may be ahead of this clock, and a wall clock may have been set while a log is in use.
+Chosen: more than the wait for the lock and than a time daemon steps, less than clocks of tests differ."""
 
 
 class Member(NamedTuple):
@@ -403,7 +400,7 @@ def check_header(file: LogFile) -> None:
     if not file.is_log:
         raise CorruptLog("its first bytes are not those of a log")
     identity, seconds = clock_identity(), file.second(WALL_SECONDS) - file.second(BOOT_SECONDS)
-    if file.words[CLOCK] != identity or abs(time.time() - boot_seconds() - seconds) > CLOCK_SLACK:
+    if file.words[CLOCK] != identity or abs(time.time() - boot_seconds() - seconds) > SLACK:
         raise Unshared("its members have another clock")
 
 

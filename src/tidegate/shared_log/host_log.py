@@ -11,8 +11,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from tidegate.shared_file import lock, unlock
 from tidegate.shared_log.carrier import (
@@ -80,16 +79,6 @@ REPLAYED = RING // 8
 """Bytes of entries after which a joiner asks for a newer checkpoint. Measured: 22 us a call, so 5 ms."""
 
 
-class LogOwner(Protocol):
-    """The carrier of a log: it keeps the budget of the folder, and the logs that are open."""
-
-    def has_room(self, size: int) -> bool:
-        """Return whether a file may take these bytes more."""
-
-    def forget(self, log: HostLog) -> None:
-        """Take note that a log was left."""
-
-
 class LockPatience:
     """Looks of a member at a lock that others hold, until it goes on alone for a while; `again_at` is the next look."""
 
@@ -120,11 +109,22 @@ class LockPatience:
 
 
 class HostLog:
-    """One member's end. Every method returns at once; no method raises."""
+    """One member's end. Every method returns at once; no method raises.
 
-    def __init__(self, folder: PrivateFolder, lives: Lives, name: str, owner: LogOwner) -> None:
+    `has_room` says whether the folder's budget has room for some bytes, and `forget` takes note that the log was left.
+    """
+
+    def __init__(
+        self,
+        folder: PrivateFolder,
+        lives: Lives,
+        name: str,
+        has_room: Callable[[int], bool],
+        forget: Callable[[HostLog], object],
+    ) -> None:
         self.member = -1
-        self._folder, self._lives, self._name, self._owner = folder, lives, name, owner
+        self._folder, self._lives, self._name = folder, lives, name
+        self._has_room, self._forget = has_room, forget
         self.ended = ""
         """Reason why this log is no longer shared, empty while it is."""
         self._closed = self._returned = False
@@ -243,7 +243,7 @@ class HostLog:
         with contextlib.suppress(Exception):
             self._leave_log()
         self._drop()
-        self._owner.forget(self)
+        self._forget(self)
 
     def after_fork(self) -> None:
         # A lock belongs to the open file, which parent and child share: the child must not unlock it.
@@ -318,7 +318,7 @@ class HostLog:
         others = [] if fresh else [each for each in sound_members(file) if each.life != life]
         is_used = any(self._lives.holds(each.life) for each in others)
         if not is_used:
-            if fresh and not self._owner.has_room(PAGE):
+            if fresh and not self._has_room(PAGE):
                 self._remove(file)
                 raise Unshared("the shared files of this user have reached their budget")
             file.reset()
@@ -326,7 +326,7 @@ class HostLog:
         else:
             check_header(file)
             if file.size < SIZE:
-                if not self._owner.has_room(SIZE - PAGE):
+                if not self._has_room(SIZE - PAGE):
                     raise Unshared("the shared files of this user have reached their budget")
                 file.grow()
             for each in file.members():

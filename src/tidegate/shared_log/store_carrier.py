@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.shared_log.carrier import MEMBERS, NoConnection, Unshared, follow_forks
+from tidegate.shared_log.carrier import MEMBERS, Carrier, NoConnection, Unshared
 from tidegate.shared_log.store_log import PROMPT, Answer, Ask, Limits, StoreLog, checked
 
 logger = logging.getLogger("tidegate")
@@ -50,7 +50,7 @@ class LogServer(Protocol):
     def close(self) -> None: ...
 
 
-class StoreCarrier:
+class StoreCarrier(Carrier):
     """The logs of this process at one server, of the given kind. `place` is its URL without a password, or given.
 
     `secret` is a digest of the whole URL: all hosts must name a credential alike, and they have that in common. `error`
@@ -62,13 +62,9 @@ class StoreCarrier:
     ) -> None:
         self._connect, self._limits = connect, limits
         self.kind, self.place, self.secret = kind, place or shown(url), secret_of(url)
-        self.is_chosen = True
+        self.is_chosen, self.reason = True, ""
         self._start()
-        follow_forks(self)
-
-    @property
-    def reason(self) -> str:
-        return "it was closed" if self._closed else ""
+        super().__init__()
 
     def _start(self) -> None:
         self.error = ""
@@ -106,6 +102,7 @@ class StoreCarrier:
             log.close()
         with self._changed:
             self._closed = self._woken = True
+            self.reason = "it was closed"
             self._changed.notify()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
