@@ -120,7 +120,6 @@ STDERR = 2
 LOOK_EVERY = 0.5
 """Seconds between two updates of the status line. Chosen: a person sees changes as they happen."""
 
-
 GIVEN_UP = 75
 """Exit code under `--strict` of a command that succeeded while calls were given up (sysexits.h: EX_TEMPFAIL)."""
 

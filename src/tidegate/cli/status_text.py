@@ -47,7 +47,6 @@ HOSTS = 5
 REASONS = 3
 """Most reasons that the last line names. Chosen: one run seldom has more."""
 
-
 COLUMNS = 10_000
 """Columns of a line that nothing cuts. Chosen: wider than any line."""
 

@@ -51,7 +51,6 @@ QUOTAS_EVERY = 0.1
 OUTLOOK_EVERY = 0.5
 """Seconds after which the forecast is written again: those of the status line (`cli.command_run.LOOK_EVERY`)."""
 
-
 NOTED_RISE = 1.25
 """Factor above the last noted concurrency limit or pace from which on a rise is noted. Chosen: slow start, which raises
 the limit with each answer, fills some lines of the list and not all."""

@@ -24,11 +24,9 @@ from tidegate.providers._schema import CODE, LIMIT, REMAINING, RESET, WAIT, Head
 from tidegate.providers._values import window_name
 
 _MAX_FIELD = 1024
-
 """Bytes of an IETF field above which it is ignored. Chosen: longer than any field of `_MAX_MEMBERS` usual policies."""
 
 _MAX_MEMBERS = 16
-
 """Policies of one IETF field that are read; further ones are ignored. Chosen: providers state two to four quotas."""
 
 MAX_NAME = 64

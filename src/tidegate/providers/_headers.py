@@ -41,7 +41,6 @@ _ROUNDED_LIMIT = 10_000.0
 """Limit below which values count as exact, not as rounded to `HeaderRow.quantum`. Derived from the rounding to
 thousands: it would hide more than a tenth of a smaller limit."""
 
-
 _MAX_WINDOW = 400 * 86400.0
 """Seconds above which a stated period is rejected as garbage. Chosen: above a year, the longest period in use."""
 

@@ -10,11 +10,10 @@ from urllib.parse import unquote
 from tidegate.errors import require
 
 MAX_PATH = 2048
-
 """Most characters of a path that is looked up. Chosen: inference paths have a hundred and a model's name."""
 
-_MAX_MODEL = 256
-"""Characters that are kept of a model's name in a path. Chosen: equal to `_request._MAX_MODEL`."""
+MAX_MODEL = 256
+"""Characters that are kept of a model's name. Chosen: names of models, with their paths, are shorter."""
 
 _SEGMENT = re.compile(r"\{[^}]*\}?")
 _PLACEHOLDERS = frozenset({"{}", "{model}", "{+model}", "{scope}", "{family}"})
@@ -77,7 +76,7 @@ class Paths:
                 family = named.pop("family", None)
                 if family is not None:
                     endpoint = replace(endpoint, path=endpoint.path.replace("{family}", "{}"), family=family)
-                return endpoint, named.pop("model", "")[:_MAX_MODEL], tuple(named.values())
+                return endpoint, named.pop("model", "")[:MAX_MODEL], tuple(named.values())
         return None
 
 

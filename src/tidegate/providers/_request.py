@@ -12,24 +12,17 @@ from pydantic_core import from_json
 
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.values import Cost, RequestFacts, Usage, new
-from tidegate.providers._paths import Endpoint
+from tidegate.providers._paths import MAX_MODEL, Endpoint
 from tidegate.providers._schema import Provider
 
 _MAX_BODY = 1 << 25
 """Bytes of a request body above which it is not parsed. Chosen: more text than any model reads."""
 
-
 _MAX_TOKENS = 1 << 31
-
 """Greatest bound on output tokens that is believed. Chosen: above the largest signed integer of 32 bits."""
 
 _MAX_CHOICES = 1024
-
 """Answers to one request (`n`, `best_of`) above which their number is ignored. Chosen: far above the numbers in use."""
-
-_MAX_MODEL = 256
-
-"""Characters that are kept of a model's name. Chosen: names of models, with their paths, are shorter."""
 
 _TOKEN_CHARS = 4
 """Characters that a ready token in an embeddings input counts for. Source: platform.openai.com/tokenizer, read
@@ -142,7 +135,7 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
         return _from_text(model, streams, body)
     if not model:
         named = request.get("model")
-        model = named if isinstance(named, str) and len(named) <= _MAX_MODEL and named.isascii() else _model(named)
+        model = named if isinstance(named, str) and len(named) <= MAX_MODEL and named.isascii() else _model(named)
     keys, chars, bound = _READ_KEYS.intersection(request), 0, None
     if _MESSAGES in keys and (counted := _plain_chars(request[_MESSAGES])) is not None:
         keys, chars = keys.difference((_MESSAGES,)), counted
@@ -239,7 +232,7 @@ def _leniently(body: bytes) -> object:
 def _model(named: object) -> str:
     if not isinstance(named, str):
         return ""
-    return named[:_MAX_MODEL] if named.isascii() else named[:_MAX_MODEL].encode("utf-8", "replace").decode("utf-8")
+    return named[:MAX_MODEL] if named.isascii() else named[:MAX_MODEL].encode("utf-8", "replace").decode("utf-8")
 
 
 _role_and_content = itemgetter("role", "content")

@@ -21,17 +21,20 @@ from tidegate.providers._headers import Found, gather, noted, origin, read_found
 from tidegate.providers._schema import CODE, KINDS, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, HeaderRow, Provider
 from tidegate.providers._usage import usage_of
 from tidegate.providers._values import window_name
-from tidegate.providers.refusal_body import NOTHING, REFUSING, RELAYING, RefusalDetails, parsed, refusal_in, refusal_of
+from tidegate.providers.refusal_body import (
+    MAX_BODY,
+    NOTHING,
+    REFUSING,
+    RELAYING,
+    RefusalDetails,
+    parsed,
+    refusal_in,
+    refusal_of,
+)
 from tidegate.providers.refusal_limits import Prose, read_prose
-from tidegate.providers.refusal_meaning import Evidence, meaning_of, unquoted
+from tidegate.providers.refusal_meaning import INVALID, Evidence, meaning_of, unquoted
 
 _PROSE_STATUSES = frozenset({413, 429, 503, 529})
-
-INVALID_STATUS = 400
-"""HTTP status of an invalid request. A wait that only its message names may be an echo of the caller's text."""
-
-_MAX_EVENT = 1 << 18
-"""Most bytes of an event that is parsed: it holds the same error as `refusal_body._MAX_BODY`."""
 
 _THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOTALL)
 """A header of Amazon's event stream: a name, type 7 (text), its length in two bytes, the text."""
@@ -181,7 +184,8 @@ def _failure(provider: Provider, refusal: RefusalDetails, status: int | None) ->
     """Return the outcome of a refusal that came with a good status."""
     refusal = refusal._replace(status=refusal.status or (refusal.upstream if refusal.upstream in REFUSING else None))
     refusal, prose = _without_echo(refusal, refusal.status)
-    said = None if refusal.status == INVALID_STATUS else prose.wait
+    # A wait that only the message of an invalid request names may be an echo of the caller's text.
+    said = None if refusal.status == INVALID else prose.wait
     refusal = refusal._replace(wait=_body_wait(refusal.wait, said))
     return _outcome(provider, Evidence(refusal, prose=prose, in_stream=status is None), 0, status)
 
@@ -199,7 +203,7 @@ def _thrown(chunk: bytes) -> RefusalDetails | None:
 def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
     """Yield the JSON texts of a chunk, each with whether its event is named `error`. A JSON document may span lines."""
     whole = chunk.strip(b" \t\r\n,[]")
-    if whole[:1] == b"{" and whole[-1:] == b"}" and b"\n" in whole and len(whole) <= _MAX_EVENT:
+    if whole[:1] == b"{" and whole[-1:] == b"}" and b"\n" in whole and len(whole) <= MAX_BODY:
         yield whole, False
     failing = False
     for line in chunk.splitlines():
@@ -219,7 +223,7 @@ def _refused_with_200(line: bytes) -> tuple[RefusalDetails | None, bool]:
     MiniMax has it in `base_resp`, Baidu in `error_code` and `error_msg` or `code` and `msg`, Tencent in
     `Response.Error`, Volcengine in `ResponseMetadata.Error`. Others have `success: false` beside a code.
     """
-    document = parsed(line) if len(line) <= _MAX_EVENT else None
+    document = parsed(line) if len(line) <= MAX_BODY else None
     if not isinstance(document, dict):
         return None, False
     found = document.get("base_resp")
@@ -246,7 +250,7 @@ def _event_refusal(line: bytes, failing: bool) -> RefusalDetails | None:
             line = line.replace(null, b"")
         if b'"error"' not in line:
             return None
-    if len(line) > _MAX_EVENT:
+    if len(line) > MAX_BODY:
         return NOTHING if failing else None
     document = parsed(line)
     if not isinstance(document, dict):

@@ -13,12 +13,10 @@ from tidegate.core.values import Usage, new
 from tidegate.providers._schema import Provider
 
 _TAIL = 1 << 14
-
 """Bytes at the end of an answer in which its usage is searched. Chosen: usage is the last object of a body, and in one
 of the last events of a stream."""
 
 _HEAD = 1 << 12
-
 """Bytes at the beginning of a longer answer in which its usage is searched. Chosen: Anthropic's `message_start`, the
 first event, states the input tokens."""
 

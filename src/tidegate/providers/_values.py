@@ -23,13 +23,11 @@ MAX_SECONDS = 100 * 365.25 * 86400
 """Seconds above which a time is rejected as garbage. Chosen: 100 years."""
 
 _MAX_VALUE = 64
-
 """Most bytes of a header's value. Chosen: longer than every known number, duration or date."""
 
 _EPOCH_SECONDS = 1e9
 """Number from which an integer is an instant in seconds since 1970. Derived from the year 2001, and from durations,
 which are far shorter than 31 years."""
-
 
 _EPOCH_MILLISECONDS = 1e12
 """Number from which an integer is an instant in milliseconds since 1970. Derived from `_EPOCH_SECONDS`: the same

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from tidegate.core.safe_text import lazy_pattern
 from tidegate.providers import _values
-from tidegate.providers.refusal_limits import Exceeded, read_details, stated_limit
+from tidegate.providers.refusal_limits import MAX_DETAIL, MAX_DETAILS, MAX_TEXT, Exceeded, read_details, stated_limit
 from tidegate.providers.refusal_words import in_english
 
 REFUSING = frozenset({402, 429, 503, 529})
@@ -32,8 +32,8 @@ REFUSING = frozenset({402, 429, 503, 529})
 RELAYING = frozenset({400, 424, 500, 502})
 """Statuses with which gateways answer for what their upstream refused."""
 
-_MAX_OBJECTS = 4
-"""Quoted objects that are tried. Chosen: gateways quote one."""
+_MAX_LISTED = 4
+"""Messages of a list, quoted objects, and objects around one another that are read. Chosen: most have one."""
 
 _MAX_PREFIX = 200
 """Characters in which a status is announced. Chosen: the longest prefix seen has 90."""
@@ -101,7 +101,7 @@ def quoted_objects(message: str) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield the JSON objects of errors that a message quotes, each with the words before it in lower case."""
     decoder = json.JSONDecoder()
     place = message.find("{")
-    for _ in range(_MAX_OBJECTS):
+    for _ in range(_MAX_LISTED):
         if place < 0:
             return
         try:
@@ -114,27 +114,11 @@ def quoted_objects(message: str) -> Iterator[tuple[str, dict[str, object]]]:
         place = message.find("{", end)
 
 
-_MAX_BODY = 1 << 18
+MAX_BODY = 1 << 18
 """Most bytes of a refusal's body that is parsed. Chosen: the longest capture has 2,300."""
-
-_MAX_TEXT = 4096
-"""Characters of a message that are compared with the rows of a table. Chosen: longer than any captured refusal."""
 
 _MAX_PAGE = 1 << 14
 """Bytes of a page of HTML or XML that are read. Chosen: proxies state the reason right after their styles."""
-
-_MAX_CODE = 128
-"""Characters of an error code above which it is ignored. Chosen: codes are one word or a few joined ones."""
-
-_MAX_QUOTED = 64
-"""Headers that are read from a gateway's quotation of an upstream answer, and fields of one object. Chosen: an answer
-of a provider has a few dozen headers."""
-
-_MAX_LISTED = 4
-"""Messages of a list that are read. Chosen: refusals list one."""
-
-_MAX_DEPTH = 3
-"""Objects around the innermost one that is read. Chosen: the deepest refusal seen has two (`Response.Error`)."""
 
 _AROUND = ("error", "fault", "detail", "response", "baseresp", "responsemetadata", "header")
 """Fields whose object holds the error. A list of `errors` is read after the message beside it."""
@@ -213,11 +197,11 @@ def refusal_of(body: bytes | None) -> RefusalDetails:
     start = body[:64].lstrip()
     if start[:1] == b"<":
         return refusal_in(_page_text(body[:_MAX_PAGE].decode("utf-8", "ignore")))
-    if len(body) <= _MAX_BODY:
+    if len(body) <= MAX_BODY:
         document = parsed(body)
         if document is not None:
             return refusal_in(document)
-    return NOTHING if start[:1] in (b"{", b"[") else refusal_in(body[:_MAX_TEXT].decode("utf-8", "ignore"))
+    return NOTHING if start[:1] in (b"{", b"[") else refusal_in(body[:MAX_TEXT].decode("utf-8", "ignore"))
 
 
 def refusal_in(document: object) -> RefusalDetails:
@@ -288,11 +272,11 @@ def parsed(body: bytes | str) -> object:
 
 def plain(text: str) -> str:
     """Return the text as rows compare it: cut, lower case, one space between words, plain apostrophes, in English."""
-    return " ".join(in_english(text[:_MAX_TEXT].lower().replace("\u2019", "'")).split())
+    return " ".join(in_english(text[:MAX_TEXT].lower().replace("\u2019", "'")).split())
 
 
 def _named(fields: dict[str, object]) -> Layer:
-    named = {str(name).lower().translate(_PUNCTUATION): value for name, value in islice(fields.items(), _MAX_QUOTED)}
+    named = {str(name).lower().translate(_PUNCTUATION): value for name, value in islice(fields.items(), MAX_DETAILS)}
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -300,7 +284,7 @@ def _layers(document: object, depth: int) -> Iterator[Layer]:
     """Yield the objects of a refusal, innermost first."""
     if isinstance(document, list):
         document = document[0] if document else None
-    if not isinstance(document, dict) or depth > _MAX_DEPTH:
+    if not isinstance(document, dict) or depth >= _MAX_LISTED:
         return
     layer = _named(document)
     for name in _AROUND:
@@ -317,11 +301,11 @@ def _nested(layers: list[Layer]) -> tuple[list[Layer], int | None]:
     texts = [text for layer in layers for text in _texts(layer)]
     upstream = next((status for text in texts if (status := announced(plain(text)))), None)
     for text in (*texts, _quoted_text(layers)):
-        if len(text) > _MAX_BODY:
+        if len(text) > MAX_BODY:
             continue
         for before, found in quoted_objects(text):
             if not is_of_the_request(before):
-                nested = list(_layers(found, _MAX_DEPTH - 1))
+                nested = list(_layers(found, _MAX_LISTED - 2))
                 stated = (_status(layer.get(key)) for layer in nested for key in _STATUSES)
                 return nested, next((status for status in stated if status), upstream)
     return [], upstream
@@ -344,7 +328,7 @@ def _codes(layer: Layer) -> Iterator[str]:
         for value in listed[:_MAX_LISTED] if isinstance(listed, list) else (listed,):
             if isinstance(value, dict):
                 yield from _codes({name: code for name, code in _named(value).items() if not isinstance(code, list)})
-            elif isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= _MAX_CODE:
+            elif isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= MAX_DETAIL:
                 yield from _spellings(str(value))
     status = layer.get("statuscode")
     if "statusmsg" in layer and isinstance(status, int):
@@ -355,7 +339,7 @@ def _code_words(text: str) -> list[str]:
     """Return the codes that are the message, or that it begins with."""
     if _A_CODE.fullmatch(text):
         return [text]
-    leading = _LEADING.match(text[:_MAX_CODE])
+    leading = _LEADING.match(text[:MAX_DETAIL])
     return [word for word in leading[1].replace(":", " ").split() if _A_CODE.fullmatch(word)] if leading else []
 
 
@@ -375,7 +359,7 @@ def _read_times(layer: Layer, waits: list[float], ends: list[float]) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float | str) or not _WAIT.fullmatch(name):
             continue
         text = f"{value:f}" if isinstance(value, float) else str(value)
-        time = _values.time(_MONTH_NAMED.sub(_as_rfc_3339, text[:_MAX_CODE]).encode("ascii", "replace"))
+        time = _values.time(_MONTH_NAMED.sub(_as_rfc_3339, text[:MAX_DETAIL]).encode("ascii", "replace"))
         if time is None:
             continue
         if time.form == "instant":
@@ -396,7 +380,7 @@ def _quoted(layers: list[Layer]) -> tuple[tuple[bytes, bytes], ...]:
         if isinstance(headers, dict):
             pairs = [(name, str(value)) for name, value in headers.items() if isinstance(value, str | int | float)]
             quoted = [(name.encode("ascii", "replace"), value.encode("ascii", "replace")) for name, value in pairs]
-            return tuple(quoted[:_MAX_QUOTED])
+            return tuple(quoted[:MAX_DETAILS])
     return ()
 
 
@@ -406,7 +390,7 @@ def _quoted_text(layers: list[Layer]) -> str:
         metadata = layer.get("metadata")
         raw = metadata.get("raw") if isinstance(metadata, dict) else None
         if isinstance(raw, str):
-            return raw[:_MAX_TEXT]
+            return raw[:MAX_TEXT]
     return ""
 
 

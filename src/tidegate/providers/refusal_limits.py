@@ -98,8 +98,8 @@ _OFFERED = lazy_pattern(r"\b(?:upgrade|unlock|increase)")
 _ALONE = lazy_pattern(rf"(?:rate limit exceeded|too many requests)?\W{{0,3}}{NUMBER} ?(?:per|/) ?{WINDOW}\W{{0,2}}")
 """A whole message of Flask-Limiter or SlowAPI: `50 per 1 minute`."""
 
-_MAX_BODY = 4096
-"""Bytes of a refusal that are searched for a date. Derived from the characters of a message that are read."""
+MAX_TEXT = 4096
+"""Characters of a message that are read. Chosen: longer than any captured refusal."""
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "mo": 2592000.0}
 
@@ -208,15 +208,16 @@ def return_date(body: bytes) -> str:
 
     Source: Anthropic's limit of an organization's own ("You will regain access on 2026-09-01 at 00:00 UTC").
     """
-    match = _RETURN_DATE.search(body[:_MAX_BODY].decode("utf-8", "replace").lower())
+    match = _RETURN_DATE.search(body[:MAX_TEXT].decode("utf-8", "replace").lower())
     return " ".join(filter(None, match.groups())).upper() if match is not None else ""
 
 
-_MAX_DETAILS = 32
-"""Parts of an error's `details`, and violations in them, that are read. Chosen: captures have at most three."""
+MAX_DETAILS = 64
+"""Parts of an error's `details`, fields of one object, and quoted headers that are read. Chosen: an answer of a
+provider has a few dozen headers."""
 
-_MAX_DETAIL = 256
-"""Characters of a text in `details` above which it is ignored. Chosen: longer than any quotaId or duration."""
+MAX_DETAIL = 256
+"""Characters of a code, or of a text in `details`, above which it is ignored. Chosen: longer than any quotaId."""
 
 _QUOTA_UNITS: tuple[tuple[str, Unit], ...] = (
     ("InputTokens", "input_tokens"),
@@ -271,8 +272,8 @@ def stated_limit(fields: dict[str, object]) -> Exceeded | None:
     limit = next((fields[name] for name in _LIMIT_FIELDS if isinstance(fields.get(name), int | str)), None)
     if isinstance(limit, bool) or limit is None:
         return None
-    written = str(limit)[:_MAX_DETAIL].lower()
-    counted = " ".join(str(fields[name])[:_MAX_DETAIL] for name in _COUNTED_FIELDS if name in fields).lower()
+    written = str(limit)[:MAX_DETAIL].lower()
+    counted = " ".join(str(fields[name])[:MAX_DETAIL] for name in _COUNTED_FIELDS if name in fields).lower()
     unit: Unit = "tokens" if "token" in f"{counted} {written}" or "tpm" in counted else "requests"
     rate = _PER_WINDOW.fullmatch(written)
     if rate is not None:
@@ -285,7 +286,7 @@ def stated_limit(fields: dict[str, object]) -> Exceeded | None:
 def _stated_window(window: object) -> float | None:
     if isinstance(window, int) and not isinstance(window, bool):
         return float(window) if 0 < window <= _values.MAX_SECONDS else None
-    if not isinstance(window, str) or len(window) > _MAX_DETAIL:
+    if not isinstance(window, str) or len(window) > MAX_DETAIL:
         return None
     written = window.strip().lower().replace("_", " ")
     match = _A_WINDOW.fullmatch(_WORDED_WINDOWS.get(written, written))
@@ -297,13 +298,13 @@ def read_details(details: list[object]) -> tuple[float | None, tuple[Exceeded, .
 
     ErrorInfo names a quota in its metadata (`quota_limit_value`), and a reset (`quotaResetDelay`, with the decimals).
     """
-    parts = [part for part in details[:_MAX_DETAILS] if isinstance(part, dict)]
+    parts = [part for part in details[:MAX_DETAILS] if isinstance(part, dict)]
     metadata = [each for part in parts if isinstance(each := part.get("metadata"), dict)]
     delays = [part.get("retryDelay") for part in parts] or [each.get("quotaResetDelay") for each in metadata]
     waits = [wait for delay in delays if (wait := _retry_delay(delay)) is not None]
     violations = [each for part in parts if isinstance(listed := part.get("violations"), list) for each in listed]
     named = [
-        (each.get("quotaId"), each.get("quotaValue")) for each in violations[:_MAX_DETAILS] if isinstance(each, dict)
+        (each.get("quotaId"), each.get("quotaValue")) for each in violations[:MAX_DETAILS] if isinstance(each, dict)
     ]
     named += [(each.get("quota_limit"), each["quota_limit_value"]) for each in metadata if "quota_limit_value" in each]
     reasons = frozenset(text.lower() for part in parts if (text := _text(part.get("reason"))))
@@ -324,4 +325,4 @@ def _retry_delay(delay: object) -> float | None:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) and len(value) <= _MAX_DETAIL else ""
+    return value if isinstance(value, str) and len(value) <= MAX_DETAIL else ""

@@ -24,11 +24,9 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from tidegate.testing.formats.base import Body, dumps
+from tidegate.testing.limiters import DAY
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.wire import Request
-
-DAY = 86400
-"""Seconds after which a batch expires at both providers."""
 
 PAGE = 20
 """Objects in a page of a list that names no other limit, as at both providers."""
@@ -267,7 +265,7 @@ class BatchApi:
             "status": "cancelling" if cancelling and is_cancelled else status,
             "output_file_id": batch.output.id if batch.output is not None else None,
             "error_file_id": batch.errors.id if batch.errors is not None else None,
-            "created_at": created, "in_progress_at": created, "expires_at": created + DAY,
+            "created_at": created, "in_progress_at": created, "expires_at": created + int(DAY),
             "finalizing_at": None if is_over else end, "completed_at": None if is_over else end,
             "failed_at": end if batch.failed else None, "expired_at": end if batch.expired else None,
             "cancelling_at": end if is_cancelled else None, "cancelled_at": end if is_cancelled else None,

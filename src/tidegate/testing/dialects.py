@@ -172,14 +172,12 @@ ABSURD = 31_536_000.0
 FIXED = {"absurd": ABSURD, "one": 1.0, "minute": 60.0}
 """Seconds of a retry-after that is the same in every refusal."""
 
-
 SLOPE_KIND = ("limit_burst_rate", "limit_burst_rate")
 SLOPE = (
     "Request rate increased too quickly. To ensure system stability, please adjust your client logic to scale requests "
     "more smoothly over time."
 )
 """Message of DashScope (OpenRouter passes it on)."""
-
 
 ACCELERATION = (
     "This request would exceed your organization's acceleration limit: its usage has increased too sharply. "

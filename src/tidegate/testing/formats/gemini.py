@@ -28,10 +28,7 @@ from tidegate.testing.formats.base import (
     texts_of,
     tokens_in,
 )
-from tidegate.testing.formats.openai import read_chat
-
-DIMENSIONS = 8
-"""Length of an embedding. Chosen: short, as no test reads the numbers."""
+from tidegate.testing.formats.openai import DIMENSIONS, read_chat
 
 _PATH = re.compile(
     r"/v1(?:beta|alpha|beta1)?/(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?models/(.+):(\w+)"
