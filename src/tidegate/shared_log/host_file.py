@@ -417,3 +417,11 @@ def due_members(file: LogFile, live: Sequence[Member], now: float, every: float)
         return file.members(reread=True)
     first, last = int(probed_at / each_for), int(now / each_for)
     return [live[place % len(live)] for place in range(first + 1, last + 1)]
+
+
+def peek(file: LogFile | None, word: int) -> int:
+    """Return a word as it is in a file now; 0 where there is no file, or it is gone."""
+    try:
+        return file.peek(word) if file is not None else 0
+    except OSError:
+        return 0

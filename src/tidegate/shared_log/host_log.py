@@ -47,6 +47,7 @@ from tidegate.shared_log.host_file import (
     append_entries,
     check_header,
     due_members,
+    peek,
     read_checkpoint,
     read_entries,
     read_heads,
@@ -498,11 +499,3 @@ class HostLog:
                     file.set_life(me.row, secrets.randbits(63) | 1)
         self._unlock(commits=False)
         self._drop()
-
-
-def peek(file: LogFile | None, word: int) -> int:
-    """Return a word as it is in a file now; 0 where there is no file, or it is gone."""
-    try:
-        return file.peek(word) if file is not None else 0
-    except OSError:
-        return 0
