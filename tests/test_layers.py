@@ -106,7 +106,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "shared_file": (set(), True, set()),
     "shared_log": ({"errors", "shared_file", "shared_log"}, True, {"redis", "psycopg"}),
     "providers.classification": ({*CORE, "providers"}, False, set()),
-    "experiments.storage": ({*CORE, "experiments.storage"}, True, {"sqlalchemy", "alembic", "psycopg", "pyarrow"}),
+    "experiments.storage": ({*CORE, "experiments.storage"}, True, {"sqlalchemy", "psycopg", "pyarrow"}),
     "experiments.engine": (
         {
             *CORE,

@@ -14,7 +14,7 @@ PROGRAM = """
 import importlib.abc, os, signal, sys
 # What a standard library or another package takes from POSIX is taken before it is hidden.
 import asyncio, httpx, logging, multiprocessing.util, pathlib, platform, selectors, shutil, socket, sqlite3, ssl
-import subprocess, tempfile, typer, uuid, yaml, aiosqlite, alembic.operations, rich.console, sqlalchemy.ext.asyncio
+import subprocess, tempfile, typer, uuid, yaml, aiosqlite, rich.console, sqlalchemy.ext.asyncio
 
 MODULES = {"fcntl", "termios", "tty", "pty", "pwd", "grp", "resource", "syslog"}
 FUNCTIONS = (

@@ -37,8 +37,8 @@ LOADED = {
     "anthropic": "anthropic",
     "httpx": "httpx",
     "tests.chaos": "openai",
-    "experiment": "sqlalchemy.ext.asyncio sqlalchemy.dialects.postgresql alembic.operations aiosqlite yaml",
-    "storage": "sqlalchemy.ext.asyncio sqlalchemy.dialects.postgresql alembic.operations aiosqlite",
+    "experiment": "sqlalchemy.ext.asyncio sqlalchemy.dialects.postgresql aiosqlite yaml",
+    "storage": "sqlalchemy.ext.asyncio sqlalchemy.dialects.postgresql aiosqlite",
     "serve": "starlette.applications starlette.routing uvicorn.protocols.http.auto",
     "tidegate": "typer rich.table rich.progress pydantic",
 }

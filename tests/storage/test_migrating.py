@@ -11,23 +11,16 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 
 from tests.postgres import Server
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.warm import WarmProcess
 from tidegate.errors import SchemaMismatch, StoreError
 from tidegate.experiments.storage import Store
-from tidegate.experiments.storage.database import Database, parsed
-from tidegate.experiments.storage.migrations import MIGRATIONS
 from tidegate.experiments.storage.schema import HEAD, PREFIX, VERSION_TABLE, metadata
 from tidegate.experiments.storage.store import ADVISORY_LOCK
 
 pytestmark = pytest.mark.anyio
-
-POSTGRESQL_INDEX = f"{PREFIX}dataset_rows_digest"
-"""The one index that SQLite has not."""
 
 OPEN = """
 import asyncio, sys
@@ -77,34 +70,6 @@ async def test_the_first_use_makes_the_schema_and_the_next_finds_it(bare_place: 
     store = await Store.open(bare_place.url)
     assert await store.experiments.find("capitals") == made
     await store.close()
-
-
-async def test_the_migrations_make_what_the_code_believes_in(place: Place) -> None:
-    database = Database(parsed(place.url))
-    async with database.reading() as connection:
-        context = await connection.run_sync(
-            lambda plain: compare_metadata(
-                MigrationContext.configure(
-                    plain,
-                    opts={
-                        "version_table": VERSION_TABLE,
-                        "compare_type": True,
-                        "include_object": lambda made, name, kind, reflected, of: (
-                            not (place.on_sqlite and name == POSTGRESQL_INDEX)
-                        ),
-                        "include_name": lambda name, kind, of: kind != "table" or str(name).startswith(PREFIX),
-                    },
-                ),
-                metadata,
-            )
-        )
-    await database.close()
-    assert context == []
-
-
-def test_the_head_is_the_newest_migration() -> None:
-    assert list(MIGRATIONS)[-1] == HEAD
-    assert list(MIGRATIONS) == sorted(MIGRATIONS)
 
 
 def test_every_table_has_our_name_before_its_own() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import inspect
 
 import tidegate
 from tests.effort import some
@@ -23,7 +24,8 @@ from tidegate.admission.saved_state import LearnedState
 from tidegate.errors import StoreError
 from tidegate.experiments import Experiment, ExperimentRunner
 from tidegate.experiments.storage import Status, Store, claims
-from tidegate.experiments.storage.schema import HEAD, VERSION_TABLE
+from tidegate.experiments.storage.database import parsed, plain_engine
+from tidegate.experiments.storage.schema import HEAD, VERSION_TABLE, metadata
 from tidegate.experiments.storage.store import LIVE_SECONDS
 from tidegate.settings import Settings
 
@@ -83,6 +85,27 @@ async def test_experiment_of_an_older_version_is_shown_as_it_was(older: Place) -
         "correct: 1.000 of 10",
         "length.score: 0.300 of 12",
     ]
+
+
+def made_of(url: str) -> dict[str, Any]:
+    """What each table has."""
+    engine = plain_engine(parsed(url))
+    known = inspect(engine)
+    found = {}
+    for name in metadata.tables:
+        columns = {each["name"]: (str(each["type"]), each["nullable"]) for each in known.get_columns(name)}
+        keys = [known.get_pk_constraint(name), *known.get_foreign_keys(name)]
+        indexes = {each["name"]: each["column_names"] for each in known.get_indexes(name)}
+        unique = {each["name"]: each["column_names"] for each in known.get_unique_constraints(name)}
+        checks = {each["sqltext"] for each in known.get_check_constraints(name)}
+        found[name] = columns, [each["constrained_columns"] for each in keys], indexes, unique, checks
+    engine.dispose()
+    return found
+
+
+async def test_upgrade_makes_the_schema_of_a_new_database(older: Place, sqlite: Place, postgresql: Place) -> None:
+    await (await Store.open(older.url)).close()
+    assert made_of(older.url) == made_of((sqlite if older.on_sqlite else postgresql).url)
 
 
 async def test_database_is_upgraded_once_and_keeps_what_an_audit_records(older: Place, schema: str) -> None:

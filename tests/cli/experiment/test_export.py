@@ -418,7 +418,7 @@ from typer.testing import CliRunner
 from tidegate.cli.main import app
 for command in ("run", "stop", "show", "export"):
     assert CliRunner().invoke(app, ["experiment", command, "--help"]).exit_code == 0
-print([name for name in ("sqlalchemy", "alembic", "aiosqlite", "yaml", "pyarrow") if name in sys.modules])
+print([name for name in ("sqlalchemy", "aiosqlite", "yaml", "pyarrow") if name in sys.modules])
 """
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environ(), capture_output=True, text=True, check=False, cwd=tmp_path)

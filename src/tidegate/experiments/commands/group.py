@@ -47,7 +47,7 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
-NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite", "yaml": "pyyaml"}
+NEEDED = {"sqlalchemy": "sqlalchemy", "aiosqlite": "aiosqlite", "yaml": "pyyaml"}
 
 
 def run(

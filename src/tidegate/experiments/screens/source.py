@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 AGAIN = 2.0
 """Seconds after which a database that could not be opened is tried again."""
 
-NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite"}
+NEEDED = {"sqlalchemy": "sqlalchemy", "aiosqlite": "aiosqlite"}
 
 SAID = 300
 """Characters that are shown of the last line of a started process."""

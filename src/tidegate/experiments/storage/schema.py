@@ -1,4 +1,4 @@
-"""Tables, one schema for both databases. The migrations create them; a test compares the two.
+"""Tables, one schema for both databases.
 
 Theory of operation. A dataset's rows have ordinals from 0 up; equal contents are stored once, by digest. Pending work
 is never stored: it is whatever `runs` and `annotations` lack. Most of their rows are ok, so the others have a small

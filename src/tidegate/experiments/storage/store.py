@@ -31,7 +31,7 @@ from tidegate.experiments.storage.claims import Claims
 from tidegate.experiments.storage.database import LOCK_SECONDS, Database, parsed
 from tidegate.experiments.storage.datasets import Datasets
 from tidegate.experiments.storage.experiments import Experiments
-from tidegate.experiments.storage.migrations import MIGRATIONS
+from tidegate.experiments.storage.migrations import upgrade
 from tidegate.experiments.storage.pending import Pending
 from tidegate.experiments.storage.records import AnnotationResult, ClaimStats, ItemAttempts, LogLine, RunResult
 from tidegate.experiments.storage.reports import Reports
@@ -235,21 +235,17 @@ def _to_wal(database: Database) -> None:
 
 def _upgrade(database: Database) -> None:
     """Bring the schema to `HEAD` in one transaction; a second process waits for its end, and finds it done."""
-    from alembic.migration import MigrationContext
-    from alembic.operations import Operations
-
     with database.plain() as connection:
         if not database.sqlite:
             connection.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
         at = found(connection)
-        if at is not None and at not in MIGRATIONS:
+        if at == HEAD:
+            return
+        if at is not None and at > HEAD:
             raise SchemaMismatch(found=at, expected=HEAD)
-        if at is not None and at != HEAD:
+        if at is not None:
             _refuse_live_claims(connection)
-        operations = Operations(MigrationContext.configure(connection))
-        for number, migration in MIGRATIONS.items():
-            if at is None or number > at:
-                migration(operations)
+        upgrade(connection, at)
         version.create(connection, checkfirst=True)
         connection.execute(delete(version))
         connection.execute(insert(version).values(version_num=HEAD))
