@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import httpx
@@ -24,7 +25,7 @@ from sqlalchemy import Connection, text
 from bench.common import Check, conclude, spread, table
 from bench.runner.places import PLACES
 from tidegate.experiments.screens.routes import experiment_routes
-from tidegate.experiments.storage import NewRow, Status, Store
+from tidegate.experiments.storage import NewRow, Status, Store, stage_sums
 from tidegate.server.app import create_app
 
 HOST, TOKEN = "127.0.0.1:4780", "token"
@@ -107,7 +108,7 @@ async def fill(url: str, rows: int) -> tuple[float, float]:
 
     await database.transacted(insert)
     began, spent = time.perf_counter(), time.process_time()
-    await store.tallies.build(1)
+    await database.transacted(partial(stage_sums.build, experiment_id=1))
     built = time.perf_counter() - began, time.process_time() - spent
     claim = await store.claims.claim(1, "bench", 60.0)
     assert claim is not None

@@ -13,6 +13,7 @@ import pytest
 
 from tests import constants
 from tests.chaos.processes import SOURCE, Note, Scene, durable, everything, kept, known, status, until
+from tests.storage.values import count_again
 from tidegate.experiments.storage import Store
 
 SLOTS = 20
@@ -53,9 +54,9 @@ async def tallies(url: str) -> tuple[dict[str, int], dict[str, int]]:
     store = await Store.open(url)
     found = []
     for _ in range(2):
-        kept = (await store.tallies.read([1]))[1]
+        kept = (await store.tallies.of([1]))[1]
         found.append({name: stage.items for name, stage in kept.items()})
-        await store.tallies.build(1, anew=True)
+        await count_again(store, 1)
     await store.close()
     return found[0], found[1]
 

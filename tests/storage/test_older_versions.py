@@ -119,13 +119,10 @@ async def test_database_is_upgraded_once_and_keeps_what_an_audit_records(older: 
         await store.close()
 
 
-async def test_tallies_of_an_older_version_are_built_once(older: Place) -> None:
+async def test_upgrade_counts_the_results(older: Place) -> None:
     store = await Store.open(older.url)
-    assert await store.tallies.read([1, 2]) == {}
     for number, answered in ((1, 22), (2, 12)):
-        assert await store.tallies.build(number)
-        assert not await store.tallies.build(number)
-        tally = (await store.tallies.read([number]))[number]
+        tally = (await store.tallies.of([number]))[number]
         assert tally["task"].counts == {"ok": answered, "error": 2}
         assert tally["correct"].counts == {"ok": answered - 2, "error": 2}
         assert tally["length"].outputs["label"].labels == {"short": answered}
@@ -160,7 +157,7 @@ async def test_experiment_of_an_older_version_goes_on_with_what_is_missing(
         await runner.resume("part")
         summary = await runner.wait("part")
     store = await Store.open(older.url)
-    tally = (await store.tallies.read([summary.experiment.id]))[summary.experiment.id]
+    tally = (await store.tallies.of([summary.experiment.id]))[summary.experiment.id]
     await store.close()
     assert tally["task"].counts == {"ok": 22, "error": 2}
     assert tally["correct"].outputs["correct"].scored == 22

@@ -40,7 +40,7 @@ async def test_mean_of_any_finite_scores_is_finite_and_right(store: Store, score
     for ordinal, score in enumerate(scores):
         await store.write([run(claim, ordinal), judged(claim, ordinal, annotations=[Annotation("a", score=score)])])
     (found,) = await store.reports.scores(made.id)
-    tally = (await store.tallies.read([made.id]))[made.id]["judge"].outputs["a"]
+    tally = (await store.tallies.of([made.id]))[made.id]["judge"].outputs["a"]
     expected = float(sum(map(Fraction, scores)) / len(scores))
     assert found.scored == tally.scored == len(scores)
     # A tally scales: scores of the size of the smallest double lose digits.

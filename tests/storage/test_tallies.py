@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import random
-import sqlite3
 import statistics
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.storage.places import Place, PostgreSQL
-from tests.storage.values import ERROR, INVALID, OK, PARKED, STALE, claimed, experiment, failure, judged, run
+from tests.storage.places import Place
+from tests.storage.values import (
+    ERROR,
+    INVALID,
+    OK,
+    PARKED,
+    STALE,
+    claimed,
+    count_again,
+    experiment,
+    failure,
+    judged,
+    run,
+)
 from tidegate.errors import StoreError
 from tidegate.experiments.storage import Annotation, Claim, Store
-from tidegate.experiments.storage.database import Database, parsed
 from tidegate.experiments.storage.tally import (
     BINS,
     MAX_KINDS,
@@ -46,9 +54,9 @@ scores = st.floats(allow_nan=False, allow_infinity=False)
 
 async def assert_agrees(store: Store, experiment_id: int) -> None:
     """Compare the tally with one that is built from the results."""
-    kept = (await store.tallies.read([experiment_id]))[experiment_id]
-    assert await store.tallies.build(experiment_id, anew=True)
-    built = (await store.tallies.read([experiment_id]))[experiment_id]
+    kept = (await store.tallies.of([experiment_id]))[experiment_id]
+    await count_again(store, experiment_id)
+    built = (await store.tallies.of([experiment_id]))[experiment_id]
     assert sums(kept) == sums(built)
 
 
@@ -110,56 +118,14 @@ async def test_batches_of_two_replicas_miss_nothing_of_each_other(store: Store, 
 
 
 async def test_refused_batch_changes_no_tally(store: Store, other: Store, claim: Claim, place: Place) -> None:
-    before = await store.tallies.read([claim.experiment_id])
+    before = await store.tallies.of([claim.experiment_id])
     with pytest.raises(StoreError):
         # The run of the judgement is not there.
         await store.write([run(claim, 1), judged(claim, 4, repetition=2)])
     place.age(claim.experiment_id, STALE + 1)
     await claimed(other, claim.experiment_id, "b")
     assert await store.write([run(claim, 2)]) == {claim.experiment_id}
-    assert await store.tallies.read([claim.experiment_id]) == before
-
-
-async def test_results_without_a_tally_are_counted_by_a_build(store: Store, claim: Claim, place: Place) -> None:
-    place.sql("DELETE FROM tidegate_tallies")
-    await store.write([run(claim, 2), judged(claim, 1)])
-    assert await store.tallies.read([claim.experiment_id]) == {}
-    assert await store.tallies.build(claim.experiment_id)
-    assert not await store.tallies.build(claim.experiment_id)
-    await store.write([judged(claim, 0)])
-    await assert_agrees(store, claim.experiment_id)
-    assert not await store.tallies.build(999)
-
-
-async def test_a_file_that_may_only_be_read_is_counted_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    store = await Store.open(str(path))
-    claim = await claimed(store, (await experiment(store, 2)).id)
-    results = [run(claim, n) for n in range(2)]
-    await store.write([*results, *(judged(claim, n, annotations=[Annotation("a", score=n + 0.5)]) for n in range(2))])
-    known = await store.reports.counts(claim.experiment_id), await store.reports.scores(claim.experiment_id)
-    await store.close()
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("DELETE FROM tidegate_tallies")
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    store = Store(Database(parsed(str(path)), uri=f"{path.as_uri()}?mode=ro&immutable=1"))
-    assert (await store.reports.counts(claim.experiment_id), await store.reports.scores(claim.experiment_id)) == known
-    assert [each.mean for each in known[1]] == [1.0]
-    await store.close()
-
-
-async def test_a_server_that_may_only_be_read_is_counted_in_memory(postgresql: PostgreSQL) -> None:
-    store = await Store.open(postgresql.url)
-    claim = await claimed(store, (await experiment(store, 2)).id)
-    await store.write([run(claim, n) for n in range(2)])
-    known = await store.reports.counts(claim.experiment_id)
-    await store.close()
-    postgresql.sql("DELETE FROM tidegate_tallies")
-    mark = "&" if "?" in postgresql.url else "?"
-    url = f"{postgresql.url}{mark}options=-c%20default_transaction_read_only%3Don"
-    store = Store(Database(parsed(url)))
-    assert await store.reports.counts(claim.experiment_id) == known
-    await store.close()
+    assert await store.tallies.of([claim.experiment_id]) == before
 
 
 async def test_tally_is_deleted_with_its_experiment(store: Store, claim: Claim, place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from tidegate.experiments.storage import (
     Annotation,
@@ -14,6 +15,7 @@ from tidegate.experiments.storage import (
     RunResult,
     Store,
     encoded,
+    stage_sums,
 )
 
 OK, ERROR, PARKED, INVALID = ResultStatus.OK, ResultStatus.ERROR, ResultStatus.PARKED, ResultStatus.INVALID
@@ -74,3 +76,8 @@ def judged(
 def failure(output: str = "", status: ResultStatus = ERROR) -> Annotation:
     """What an evaluator leaves that did not answer."""
     return Annotation(output, status, error_kind="Timeout", error="too slow")
+
+
+async def count_again(store: Store, experiment_id: int) -> None:
+    """Tally the results of an experiment as an upgrade does."""
+    await store.database.transacted(partial(stage_sums.build, experiment_id=experiment_id))

@@ -313,16 +313,6 @@ def test_newer_schema_and_a_file_that_is_no_database_are_sentences(database: Pat
                 assert "Traceback" not in told["problem"]
 
 
-def test_experiment_of_an_older_version_is_counted_once(database: Path) -> None:
-    sql(database, "DELETE FROM tidegate_tallies")
-    with opened(database) as client:
-        assert got(client, f"/{CAPITALS}")["tallied"] is False
-        end = time.monotonic() + PATIENCE
-        while not all(each["tallied"] for each in got(client, "")["experiments"]):
-            assert time.monotonic() < end
-        assert got(client, f"/{CAPITALS}")["stages"][0]["done"] == ROWS
-
-
 def test_what_the_rows_of_a_run_wait_for_is_told(
     database: Path, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -322,14 +322,6 @@ def test_list_shows_every_experiment_the_newest_first(mixed: Place) -> None:
     assert ["mixed", "COMPLETED", "2/3", "2", "0"] in [line[:5] for line in lines]
 
 
-def test_list_counts_parked_judgements(mixed: Place) -> None:
-    with sqlite3.connect(mixed.path / "tidegate.db") as database:
-        database.execute("UPDATE tidegate_annotations SET status = 'parked' WHERE status = 'error'")
-        database.execute("DELETE FROM tidegate_tallies")
-    database.close()
-    assert ["mixed", "COMPLETED", "2/3", "1", "1"] in [line.split()[:5] for line in mixed.run("show").out.splitlines()]
-
-
 def test_list_says_whose_process_is_gone(mixed: Place) -> None:
     with sqlite3.connect(mixed.path / "tidegate.db") as database:
         ended = subprocess.Popen([sys.executable, "-c", ""])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 
 import pytest
 
 from tests.cli.experiment.commands import Place
+from tests.storage.values import count_again
 from tidegate.experiments import Experiment
+from tidegate.experiments.storage import Store
 
 
 @pytest.mark.parametrize("words", [("run", "my_eval"), ("run", "my_eval.py"), ("run", "doubles"), ("run", "1")])
@@ -89,6 +92,12 @@ def test_an_experiment_whose_credential_is_missing_is_blocked_and_runs_once_it_i
     assert place.run("run", "my_eval.py", NO_SUCH_KEY="here").code == 0
 
 
+async def counted_again(url: str) -> None:
+    store = await Store.open(url)
+    await count_again(store, 1)
+    await store.close()
+
+
 def test_an_orphan_whose_code_is_gone_is_blocked_and_goes_on_once_it_is_back(place: Place) -> None:
     place.doubles(4)
     assert place.run("run", "my_eval.py").code == 0
@@ -96,9 +105,9 @@ def test_an_orphan_whose_code_is_gone_is_blocked_and_goes_on_once_it_is_back(pla
         orphaned = "SET status = 'RUNNING', claimed_by = 'dead', claimed_at = '2020-01-01 00:00:00.000'"
         database.execute(f"UPDATE tidegate_execution_configs {orphaned}")
         database.execute("DELETE FROM tidegate_runs WHERE ordinal = 3")
-        database.execute("DELETE FROM tidegate_tallies")
         database.execute("UPDATE tidegate_execution_configs SET low_water = 0, task_water = 0")
     database.close()
+    asyncio.run(counted_again(str(place.path / "tidegate.db")))
     (place.path / "my_eval.py").rename(place.path / "moved.py")
     assert place.run("run", "doubles").code == 6
     told = place.shown()

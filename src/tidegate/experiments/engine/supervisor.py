@@ -336,10 +336,8 @@ class RunSupervisor:
             logger.warning("experiment %s changed: %s", row.name, advice(parts))
 
     async def _load_counts(self, run: ExperimentRun, row: ExperimentRow) -> None:
-        """Add the results of earlier runs to the progress, and build the tallies that an older version did not keep."""
+        """Add the results of earlier runs to the progress."""
         try:
-            if not run.contributes:
-                await self._shared.store.tallies.build(row.id)
             counts, choices = (
                 await self._shared.store.reports.counts(row.id),
                 await self._shared.store.reports.choices(row.id),

@@ -59,8 +59,8 @@ Stages = Mapping[str, StageTally]
 Spend = Mapping[str, TokenTotals]
 
 
-def summary(row: ExperimentRow, stages: Stages | None, spend: Spend, source: ExperimentSource) -> dict[str, Any]:
-    """Return one experiment of the list; without `stages`, its tally is still to be built."""
+def summary(row: ExperimentRow, stages: Stages, spend: Spend, source: ExperimentSource) -> dict[str, Any]:
+    """Return one experiment of the list."""
     return {
         "id": row.id,
         "name": row.name,
@@ -80,7 +80,7 @@ def summary(row: ExperimentRow, stages: Stages | None, spend: Spend, source: Exp
     }
 
 
-async def details(store: Store, row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
+async def details(store: Store, row: ExperimentRow, stages: Stages, source: ExperimentSource) -> dict[str, Any]:
     spend = await store.usages.spend(row.id)
     log = await store.reports.last_logs(row.id, READ_LINES)
     stats = added_up(await store.reports.claim_stats(row.id))
@@ -92,7 +92,7 @@ async def details(store: Store, row: ExperimentRow, stages: Stages | None, sourc
         "run_by": owner(row, log) if row.status is Status.RUNNING else "",
         "stopped_by": stopper(row, log),
         "keys": _keys(row),
-        "stages": [] if stages is None else [_stage(name, stages, spend, row) for name in _names(row, stages)],
+        "stages": [_stage(name, stages, spend, row) for name in _names(row, stages)],
         "batches": _batches(await store.batches.of(row.id)),
         "log": [_line(each) for each in reversed(log[-LINES:])],
         "calls": stats.to_json() if stats.calls else None,
@@ -212,9 +212,7 @@ def _names(row: ExperimentRow, stages: Stages) -> list[str]:
     return [TASKS, *names, *sorted(name for name in stages if name != TASKS and name not in names)]
 
 
-def _progress(row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
-    if stages is None:
-        return {"tallied": False}
+def _progress(row: ExperimentRow, stages: Stages, source: ExperimentSource) -> dict[str, Any]:
     tasks = stages.get(TASKS, StageTally())
     names = _evaluators(row)
     judges = [stages.get(name, StageTally()) for name in names]
@@ -229,7 +227,6 @@ def _progress(row: ExperimentRow, stages: Stages | None, source: ExperimentSourc
         etas.append(source.eta(row.id, row.epoch, "", judged, expected))
     running = row.status is Status.RUNNING and row.complete
     return {
-        "tallied": True,
         "tasks": _part([tasks], total),
         "evaluations": _part(judges, expected) if judges else None,
         "failed": failed,

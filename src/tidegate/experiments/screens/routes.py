@@ -74,14 +74,11 @@ class ExperimentView:
 
         rows = await store.experiments.page(before, PAGE + 1)
         numbers = [row.id for row in rows[:PAGE]]
-        tallies, spends = await store.tallies.read(numbers), await store.usages.spends(numbers)
-        for row in rows[:PAGE]:
-            if row.id not in tallies:
-                self.source.build(store, row.id)
+        tallies, spends = await store.tallies.of(numbers), await store.usages.spends(numbers)
         active = await store.experiments.last_activities(numbers)
         found = [
             {
-                **answers.summary(row, tallies.get(row.id), spends[row.id], self.source),
+                **answers.summary(row, tallies[row.id], spends[row.id], self.source),
                 "active": active.get(row.id, row.created_on).timestamp(),
             }
             for row in rows[:PAGE]
@@ -103,12 +100,12 @@ class ExperimentView:
         sides = [await self._numbered(store, number) for number in (a, b)]
         from tidegate.experiments.screens import answers
 
-        tallies, spends = await store.tallies.read([a, b]), await store.usages.spends([a, b])
+        tallies, spends = await store.tallies.of([a, b]), await store.usages.spends([a, b])
         told = {
-            name: answers.summary(row, tallies.get(row.id), spends[row.id], self.source)
+            name: answers.summary(row, tallies[row.id], spends[row.id], self.source)
             for name, row in zip("ab", sides, strict=True)
         }
-        progress = tuple((row.id, row.rows, _counted(tallies.get(row.id, {}))) for row in sides)
+        progress = tuple((row.id, row.rows, _counted(tallies[row.id])) for row in sides)
         names = (sides[0].name, sides[1].name)
         return _json({**told, **self.comparisons.of((a, b), names, progress)})
 
@@ -128,7 +125,7 @@ class ExperimentView:
         stages = await self._stages(store, row)
         status = wanted.status.value if wanted.status is not None else None
         # No search in the index of other failures for one that the tally does not have.
-        if stages is not None and status and not any(stage.failed.get(status) for stage in stages.values()):
+        if status and not any(stage.failed.get(status) for stage in stages.values()):
             return _json(answers.page(RowPage()))
         return _json(
             answers.page(await row_page(store.database, row.id, wanted, after=after, before=before, limit=PAGE))
@@ -208,12 +205,8 @@ class ExperimentView:
             raise SourceProblem(f"experiment {number} not found: it may have been deleted")
         return row
 
-    async def _stages(self, store: Store, row: ExperimentRow) -> dict[str, StageTally] | None:
-        tallies = await store.tallies.read([row.id])
-        if row.id not in tallies:
-            self.source.build(store, row.id)
-            return None
-        return dict(tallies[row.id])
+    async def _stages(self, store: Store, row: ExperimentRow) -> Mapping[str, StageTally]:
+        return (await store.tallies.of([row.id]))[row.id]
 
 
 def _guarded(answer: Answer) -> Answer:

@@ -1,8 +1,8 @@
 """Source of the experiments view: the database, the speed of its running experiments, and comparisons.
 
 This module imports no database library; `ExperimentSource.store` does, so that the page is up before. Every answer is
-made from tallies, whose size does not depend on the number of results. An experiment without a tally, which an older
-version has made, gets one in the background, once. A process that a user starts by the page outlives the server.
+made from tallies, whose size does not depend on the number of results. A process that a user starts by the page
+outlives the server.
 
 Comparisons are made by a process of their own, one at a time: that of large experiments computes for seconds, and needs
 scipy. In another process it delays no other answer, and its memory is free when it ends. The page asks each second, and
@@ -86,7 +86,6 @@ class ExperimentSource:
     _problem: tuple[float, SourceProblem] | None = None
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _rates: dict[tuple[int, str], tuple[int, RecentRate]] = field(default_factory=dict)
-    _building: asyncio.Task[None] | None = None
 
     async def store(self) -> Store:
         """Return the open database; raise `SourceProblem` where it cannot be read."""
@@ -104,12 +103,6 @@ class ExperimentSource:
             return self._store
 
     async def close(self) -> None:
-        """Close the database; a build of a tally that is under way is undone."""
-        if self._building is not None:
-            self._building.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._building
-            self._building = None
         if self._store is not None:
             store, self._store = self._store, None
             await store.close()
@@ -143,16 +136,6 @@ class ExperimentSource:
         self._rates[number, stage] = epoch, rate
         rate.note(done, self.clock())
         return rate.seconds(total - done) if done < total else 0.0
-
-    def build(self, store: Store, number: int) -> None:
-        """Build the tally of an experiment in the background, unless one is being built."""
-        if self._building is None or self._building.done():
-            self._building = asyncio.create_task(self._built(store, number))
-
-    async def _built(self, store: Store, number: int) -> None:
-        # A failure shows in the next answer: the experiment still has no tally.
-        with contextlib.suppress(StoreError):
-            await store.tallies.build(number)
 
     def resume(self, number: int, name: str) -> StartedRun:
         """Start a process that resumes an experiment; it continues when this server ends."""

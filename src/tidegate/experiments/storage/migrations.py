@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, delete, inspect, text
+from sqlalchemy import Connection, delete, inspect, select, text
 from sqlalchemy.schema import CreateColumn
 
-from tidegate.experiments.storage.schema import metadata, tallies
+from tidegate.experiments.storage import stage_sums
+from tidegate.experiments.storage.schema import experiments, metadata, tallies
 
 
 def upgrade(connection: Connection, found: str | None) -> None:
@@ -35,10 +36,12 @@ def upgrade(connection: Connection, found: str | None) -> None:
             step(connection)
 
 
-def _without_tallies(connection: Connection) -> None:
-    """Delete the tallies with sums as integers: each is built from the results when it is needed."""
+def _count_results(connection: Connection) -> None:
+    """Tally the results of every experiment: older tallies, if any, have other sums."""
     connection.execute(delete(tallies))
+    for number in connection.execute(select(experiments.c.id)).scalars().all():
+        stage_sums.build(connection, number)
 
 
-STEPS: dict[str, Callable[[Connection], None]] = {"0009": _without_tallies}
+STEPS: dict[str, Callable[[Connection], None]] = {"0009": _count_results}
 """Steps by the version that each one leads to."""

@@ -58,10 +58,6 @@ from tidegate.experiments.storage.tally import StageTally, scores_of
 class Reports(StorePart):
     """Results of experiments, as they are shown."""
 
-    def __init__(self, database: Database, tallies: Tallies) -> None:
-        super().__init__(database)
-        self._tallies = tallies
-
     async def counts(self, experiment_id: int) -> ResultCounts:
         rows = select(datasets.c.rows).join(experiments, experiments.c.dataset_id == datasets.c.id)
         async with self._database.reading() as connection:
@@ -92,7 +88,7 @@ class Reports(StorePart):
         return sorted(found, key=lambda each: (each.evaluator or "", -each.count, each.kind))
 
     async def _stages(self, experiment_id: int) -> Mapping[str, StageTally]:
-        return (await self._tallies.of([experiment_id]))[experiment_id]
+        return (await Tallies(self._database).of([experiment_id]))[experiment_id]
 
     async def choices(self, experiment_id: int) -> list[ChoiceCount]:
         """Return the number of answered items by the choices of their fallbacks, of tasks, then of each evaluator."""

@@ -1,9 +1,8 @@
 """Sums by stage in the database: tallies of results, and tokens and costs; each batch of results changes both.
 
-An experiment has a tally of its tasks from its creation on. One that an older version has made has none until `build`
-has read all its results, and batches leave it alone. A batch reads the results that it is about to replace, and adds
-the difference. On PostgreSQL it holds a lock on the tally of the tasks from before that until its end, so the batches
-of two replicas cannot miss each other's results. This lock is taken before all others.
+An experiment has a tally of its tasks from its creation on. A batch reads the results that it is about to replace, and
+adds the difference. On PostgreSQL it holds a lock on the tally of the tasks from before that until its end, so the
+batches of two replicas cannot miss each other's results. This lock is taken before all others.
 
 An item has one row of tokens and costs for each claim under which it made governed calls, with all its attempts under
 that claim, and one for each provider's batch that answered it. Where replicas claim chunks of rows, each claim of the
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
@@ -24,7 +23,6 @@ from sqlalchemy import (
     Select,
     Table,
     bindparam,
-    delete,
     func,
     insert,
     literal,
@@ -34,7 +32,6 @@ from sqlalchemy import (
 )
 
 from tidegate.core.token_totals import TokenTotals
-from tidegate.errors import StoreError
 from tidegate.experiments.storage.bulk import execute, insert_into, item_values, of_items, put
 from tidegate.experiments.storage.database import Database, StorePart
 from tidegate.experiments.storage.records import (
@@ -79,9 +76,8 @@ class TallyUpdate:
         self._sqlite = sqlite
         self._tallies = _read(connection, {row["experiment_id"] for row in (*ended, *annotated)})
         self._touched: set[tuple[int, str]] = set()
-        if self._tallies:
-            self._add_runs([row for row in ended if row["experiment_id"] in self._tallies])
-            self._add_annotations([row for row in annotated if row["experiment_id"] in self._tallies])
+        self._add_runs(ended)
+        self._add_annotations(annotated)
 
     def save(self) -> None:
         _save(
@@ -157,61 +153,24 @@ def begin(connection: Connection, experiment_id: int) -> None:
 class Tallies(StorePart):
     """Tallies of experiments, by stage."""
 
-    async def read(self, experiment_ids: Sequence[int]) -> Mapping[int, Mapping[str, StageTally]]:
-        """Return the tallies of experiments by stage (`task`, then the evaluators); no result is read for it.
-
-        One that an older version has made has none until `build_tally`, and is left out.
-        """
-        found: ByStage = {}
+    async def of(self, experiment_ids: Sequence[int]) -> dict[int, dict[str, StageTally]]:
+        """Return the tallies of experiments by stage (`task`, then the evaluators); no result is read for it."""
+        found: ByStage = {number: {} for number in experiment_ids}
         query = select(tallies).where(tallies.c.experiment_id.in_(experiment_ids))
         async with self._database.reading() as connection:
             for row in await connection.execute(query):
-                found.setdefault(row.experiment_id, {})[row.stage] = StageTally.from_json(json.loads(row.tally))
+                found[row.experiment_id][row.stage] = StageTally.from_json(json.loads(row.tally))
         return found
 
-    async def of(self, experiment_ids: Sequence[int]) -> dict[int, Mapping[str, StageTally]]:
-        """Return the same for every experiment: one without a tally gets it now."""
-        found = dict(await self.read(experiment_ids))
-        for number in experiment_ids:
-            if number not in found:
-                try:
-                    await self.build(number)
-                    found[number] = (await self.read([number])).get(number, {})
-                except StoreError:
-                    found[number] = await self._read_only(number)
-        return found
 
-    async def _read_only(self, experiment_id: int) -> Mapping[str, StageTally]:
-        """Count the results of an experiment whose database may only be read, and so keeps no tallies."""
-        count = partial(_counted, experiment_id=experiment_id)
-        if not self._database.sqlite:
-            return await self._database.transacted(count)  # a stream needs a transaction there
-        async with self._database.reading() as connection:
-            return await connection.run_sync(count)
-
-    async def build(self, experiment_id: int, *, anew: bool = False) -> bool:
-        """Build the tallies of an experiment from its results where it has none, or `anew`.
-
-        Return whether this was done. It reads all results, and none is written meanwhile.
-        """
-
-        def work(connection: Connection) -> bool:
-            lock(connection, [experiment_id])
-            held = select(execution_configs.c.experiment_id).where(execution_configs.c.experiment_id == experiment_id)
-            if connection.execute(held.with_for_update()).first() is None:
-                return False
-            if not anew and _read(connection, {experiment_id}):
-                return False
-            connection.execute(delete(tallies).where(tallies.c.experiment_id == experiment_id))
-            built = _counted(connection, experiment_id)
-            _save(connection, self._database.sqlite, ((experiment_id, stage, each) for stage, each in built.items()))
-            return True
-
-        return await self._database.transacted(work)
+def build(connection: Connection, experiment_id: int) -> None:
+    """Tally all results of an experiment, which has no tally; none is written meanwhile."""
+    for stage, tally in _counted(connection, experiment_id).items():
+        _save(connection, connection.dialect.name == "sqlite", [(experiment_id, stage, tally)])
 
 
 def tallies_of(connection: Connection, experiment_id: int) -> Mapping[str, StageTally]:
-    """Return the tallies of one experiment by stage, inside a transaction; nothing for one that has none yet."""
+    """Return the tallies of one experiment by stage, inside a transaction."""
     return _read(connection, {experiment_id}).get(experiment_id, {})
 
 
@@ -232,9 +191,6 @@ def _counted(connection: Connection, experiment_id: int) -> dict[str, StageTally
         results.append(_facts(row._mapping))
     if item is not None:
         stages.setdefault(item[2], StageTally()).change([], results)
-    for stage in stages.values():
-        for output in stage.outputs.values():
-            output.settle()
     return stages
 
 

@@ -60,7 +60,7 @@ class Store:
         self.experiments = Experiments(database)
         self.pending = Pending(database)
         self.tallies = Tallies(database)
-        self.reports = Reports(database, self.tallies)
+        self.reports = Reports(database)
         self.usages = Usages(database)
         self._closing: Callable[[], None] = lambda: None
 

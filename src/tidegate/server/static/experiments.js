@@ -159,7 +159,6 @@ function Problem({ data }) {
 // ---------------------------------------------------------------- list
 
 function Progress({ of }) {
-  if (!of.tallied) return html`<span class="faint">results are being counted</span>`;
   return html`
     <${Bar} label=${`tasks of ${of.name}`} of=${of.tasks} name="tasks" />
     ${of.evaluations && html`<${Bar} label=${`evaluations of ${of.name}`} of=${of.evaluations} name="evaluations" />`}`;
@@ -184,8 +183,8 @@ function List({ data }) {
           <th scope="row"><input type="checkbox" aria-label=${`compare ${each.name}`} checked=${chosen.includes(each.id)} onChange=${() => choose(each.id)} /> <a href=${`#${BASE}/${each.id}`}><bdi>${plain(each.name)}</bdi></a><small class="faint">${exact(each.rows)}${each.rows_complete ? "" : "+"} rows${each.repetitions > 1 ? ` × ${each.repetitions}` : ""}</small></th>
           <td data-title="state"><${State} of=${each} />${each.why && html`<small class="why">${plain(each.why)}</small>`}</td>
           <td data-title="progress" class="progress"><${Progress} of=${each} /></td>
-          <td data-title="failed" class=${`number ${each.failed ? "refused" : ""}`}>${each.tallied ? exact(each.failed) : "–"}</td>
-          <td data-title="parked" class="number">${each.tallied ? exact(each.parked) : "–"}</td>
+          <td data-title="failed" class=${`number ${each.failed ? "refused" : ""}`}>${exact(each.failed)}</td>
+          <td data-title="parked" class="number">${exact(each.parked)}</td>
           <td data-title="ETA" class="number">${each.eta ? clock(each.eta) : "–"}</td>
           ${spends && html`<td data-title="tokens" class="number">${each.tokens.metered ? amount(each.tokens.input_tokens + each.tokens.output_tokens) : "–"}</td>
           <td data-title="cost" class="number">${cost(each.tokens) || "–"}</td>`}
@@ -375,8 +374,7 @@ function One({ of, refresh }) {
     <${Actions} of=${of} refresh=${refresh} />
     <${Waits} of=${of} />
     <${Batches} of=${of.batches} />
-    ${of.tallied ? html`<div class="stages">${of.stages.map((each) => html`<${Stage} key=${each.name} of=${each} number=${of.id} />`)}</div>`
-      : html`<p class="faint">Its results are being counted, once: an older version of tidegate made it.</p>`}
+    <div class="stages">${of.stages.map((each) => html`<${Stage} key=${each.name} of=${each} number=${of.id} />`)}</div>
     ${of.calls && html`<p class="about">all runs: ${many(of.calls.calls, "function call")} in ${duration(of.calls.wall_seconds)} · ${exact(of.calls.capacity_retries)} refused · throttled for ${duration(of.calls.throttled_for)} · ${exact(of.calls.input_tokens)} input + ${exact(of.calls.output_tokens)} output tokens${of.calls.latency_p50 !== null ? ` · latency ${duration(of.calls.latency_p50)}, p99 ${duration(of.calls.latency_p99)}` : ""}</p>`}
     <${Log} lines=${of.log} />`;
 }
@@ -459,7 +457,7 @@ function Rows({ of, found, at }) {
   const next = back || found.more ? (!back && end) || (rows.length && cursor(rows.at(-1))) || query.get("before") : null;
   const last = back ? (found.more ? end ?? (rows.length && cursor(rows[0])) : null) : query.has("after") && ((rows.length && cursor(rows[0])) || query.get("after"));
   return html`
-    <div class="scroll"><table class="rows" aria-rowcount=${of.tallied && !at.query ? of.tasks.done : -1}>
+    <div class="scroll"><table class="rows" aria-rowcount=${at.query ? -1 : of.tasks.done}>
       <thead><tr><th scope="col">row</th><th scope="col">state</th><th scope="col">content</th><th scope="col">answer</th><th scope="col">judgements</th></tr></thead>
       <tbody>${rows.map((row) => html`
         <tr key=${cursor(row)} aria-rowindex=${row.ordinal * of.repetitions + row.repetition}>
