@@ -20,7 +20,7 @@ TABLES = {
     "datasets": "Datasets, with the number of rows that were read so far.",
     "dataset_rows": "Rows of a dataset in their order, with their names.",
     "experiments": "Experiments: name, dataset, code and number of repetitions.",
-    "execution_configs": "State of each experiment: its owner, the epoch of its claim, its watermarks.",
+    "execution_configs": "State of each experiment: its owner, and the epoch of its claim.",
     "runs": "Answers of the task: one row for each row of the dataset and repetition.",
     "annotations": "Judgements: one row for each answer, evaluator and output.",
     "logs": "Log lines of an experiment.",

@@ -1,9 +1,9 @@
-"""What a run has open, and how far it is wholly done."""
+"""What a run has open, and when it is wholly done."""
 
 from __future__ import annotations
 
+from tidegate.experiments.engine.completion import CompletionTracker
 from tidegate.experiments.engine.queues import TASK, Item, Place
-from tidegate.experiments.engine.watermark import CompletionTracker
 
 JUDGE = 1
 
@@ -19,34 +19,20 @@ def opened(tracker: CompletionTracker, *ordinals: int, stage: int = TASK) -> lis
     return items
 
 
-def test_the_water_stays_below_a_row_whose_evaluation_is_open_but_its_task_is_done() -> None:
-    tracker = CompletionTracker(1, left_over=False, retry_failed=False)
-    first, second = opened(tracker, 0, 1)
-    tracker.reached(2)
-    (judging,) = opened(tracker, 0, stage=JUDGE)
-    tracker.close(first, failed=False)
-    tracker.close(second, failed=False)
-    assert tracker.watermark() == (0, 2)
-    tracker.close(judging, failed=False)
-    assert tracker.watermark() == (2, 2)
-
-
-def test_an_evaluation_that_was_turned_away_holds_the_water_and_is_looked_for_when_its_run_is_durable() -> None:
+def test_an_evaluation_that_was_turned_away_is_looked_for_when_its_run_is_durable() -> None:
     tracker = CompletionTracker(1, left_over=False, retry_failed=False)
     (task,) = opened(tracker, 0)
-    tracker.reached(1)
     tracker.defer(task.place, JUDGE)
     assert not tracker.backlogs[0].may_have_more
     tracker.close(task, failed=False)
     tracker.tasks_exhausted = True
-    assert (tracker.backlogs[0].may_have_more, tracker.watermark()[0], tracker.settled) == (True, 0, False)
+    assert (tracker.backlogs[0].may_have_more, tracker.settled) == (True, False)
     after, again = tracker.scan(JUDGE)
     assert (after, again) == (Place(0, -1), False)
     assert tracker.scanned(JUDGE, [Place(0, 1)], at_end=True) == [Place(0, 1)]
     (judging,) = opened(tracker, 0, stage=JUDGE)
-    assert tracker.watermark()[0] == 0
     tracker.close(judging, failed=False)
-    assert (tracker.settled, tracker.watermark()[0]) == (True, 1)
+    assert tracker.settled
 
 
 def test_a_scan_brings_nothing_that_memory_has_or_that_became_durable_while_it_was_made() -> None:

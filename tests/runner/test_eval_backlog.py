@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import random
 
+from tidegate.experiments.engine.completion import EvalBacklog
 from tidegate.experiments.engine.queues import Place
-from tidegate.experiments.engine.watermark import EvalBacklog
 
 
 def test_a_fresh_experiment_owes_nothing_and_an_earlier_run_everything() -> None:
     assert not EvalBacklog(left_over=False).may_have_more
     left = EvalBacklog(left_over=True)
-    assert (left.may_have_more, left.begin(), left.first_row()) == (True, None, 0)
+    assert (left.may_have_more, left.begin()) == (True, None)
 
 
 def test_the_scan_begins_just_before_what_was_turned_away_first() -> None:
     backlog = EvalBacklog(left_over=False)
     backlog.defer(Place(40, 1))
-    assert (backlog.may_have_more, backlog.begin(), backlog.first_row()) == (True, Place(40, -1), 40)
+    assert (backlog.may_have_more, backlog.begin()) == (True, Place(40, -1))
 
 
 def test_it_ends_when_a_page_finds_no_more_and_nothing_came_meanwhile() -> None:
@@ -40,7 +40,6 @@ def test_what_comes_behind_the_cursor_makes_it_begin_again_before_that() -> None
     backlog.begin()
     backlog.scanned(Place(50, 0), at_end=False)
     backlog.defer(Place(20, 1))
-    assert backlog.first_row() == 20
     backlog.begin()
     backlog.scanned(Place(80, 0), at_end=True)
     assert (backlog.may_have_more, backlog.begin()) == (True, Place(20, -1))
@@ -76,6 +75,4 @@ def test_whatever_the_order_every_place_that_was_turned_away_is_met_after_it_was
                     backlog.defer(place)
                 durable.difference_update(page)
                 backlog.scanned(page[-1] if page else None, at_end=len(seen) <= 4)
-            shared = backlog.first_row()
-            assert not durable or (shared is not None and shared <= min(durable).ordinal)
         assert not durable

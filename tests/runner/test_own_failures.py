@@ -221,15 +221,6 @@ async def test_an_end_that_cannot_be_written_ends_the_run_here_and_it_can_be_sta
 
 
 @in_loop
-async def test_a_water_mark_that_cannot_be_written_costs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with runner_at(tmp_path) as runner:
-        monkeypatch.setattr(Claims, "advance", failing(float("inf"))(Claims.advance))
-        assert (await ends(runner, Experiment("e", rows(1100), HeldTask()))).complete
-
-
-@in_loop
 async def test_an_items_end_that_cannot_be_taken_in_ends_the_run_and_gives_its_slot_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,6 @@ class TestStop:
     async def test_stop_amid_a_page_leaves_its_rows_to_the_next_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
     ) -> None:
-        """A page that comes when the run has stopped must not move the water mark: nobody has its rows."""
         task, judge = HeldTask(), HeldTask(held=page == "evals")
         experiment = Experiment("e", rows(90), task, [Evaluator(judge, name="judge")])
         async with runner_at(tmp_path, PAGE_ITEMS=4, max_concurrency=2) as runner:

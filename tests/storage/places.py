@@ -114,8 +114,8 @@ class Place(abc.ABC):
         )
         self.sql(
             f"INSERT INTO {CONFIGS} "
-            "(experiment_id, status, claimed_by, claimed_at, epoch, low_water, task_water, created_at) "
-            f"SELECT id, 'RUNNING', '{replica}', {self.ago(5000)}, 7, 0, 0, created_at "
+            "(experiment_id, status, claimed_by, claimed_at, epoch, created_at) "
+            f"SELECT id, 'RUNNING', '{replica}', {self.ago(5000)}, 7, created_at "
             "FROM tidegate_experiments WHERE id >= 1000"
         )
 

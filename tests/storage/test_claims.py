@@ -108,15 +108,3 @@ async def test_orphans_are_stale_and_running_the_longest_first(store: Store, pla
     await store.claims.stop(ids[3])
     assert await store.claims.orphans(STALE, 10) == [ids[2], ids[1]]
     assert await store.claims.orphans(STALE, 1) == [ids[2]]
-
-
-async def test_water_marks_only_rise_and_only_for_the_newest_claim(store: Store) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    await store.claims.advance(claim, 2)
-    await store.claims.advance(claim, 1, task_water=3)
-    await store.claims.advance(claim, 0, task_water=1)
-    newer = await claimed(store, claim.experiment_id)
-    assert (newer.low_water, newer.task_water) == (2, 3)
-    await store.claims.advance(claim, 9)
-    newest = await claimed(store, claim.experiment_id)
-    assert (newest.low_water, newest.task_water) == (2, 3)

@@ -43,8 +43,8 @@ async def test_who_makes_an_experiment_while_somebody_else_does_gets_his(store: 
         f"VALUES (70, 'his.jsonl', 0, {'0' if place.on_sqlite else 'false'}, {place.ago(0)})",
         "INSERT INTO tidegate_experiments (id, name, dataset_id, repetitions, spec, created_at) "
         f"VALUES (70, 'capitals', 70, 2, '{{}}', {place.ago(0)})",
-        "INSERT INTO tidegate_execution_configs (experiment_id, status, epoch, low_water, task_water, created_at) "
-        f"VALUES (70, 'READY', 0, 0, 0, {place.ago(0)})",
+        "INSERT INTO tidegate_execution_configs (experiment_id, status, epoch, created_at) "
+        f"VALUES (70, 'READY', 0, {place.ago(0)})",
     )
     with place.begun(*first) as held:
         making = asyncio.create_task(store.experiments.create("capitals", {}, 1, "mine.jsonl"))

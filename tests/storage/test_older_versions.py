@@ -49,7 +49,7 @@ def length(row: dict[str, Any], output: dict[str, Any]) -> dict[str, Any]:
     return {"score": 0.1 * row["id"], "label": "short", "explanation": "two words"}
 
 
-SCHEMAS = some(["0001", "0008"], ["0002", "0003", "0004", "0005", "0006", "0007"])
+SCHEMAS = some(["0001", "0009"], ["0002", "0003", "0004", "0005", "0006", "0007", "0008"])
 """Older schemas. The oldest one passes every migration."""
 
 

@@ -33,7 +33,6 @@ ACTS: dict[str, Act] = {
     "release": lambda store, made, held: store.claims.release(held, Status.COMPLETED),
     "stop": lambda store, made, held: store.claims.stop(made.id),
     "resume": lambda store, made, held: store.claims.resume(ENDED, "a"),
-    "advance": lambda store, made, held: store.claims.advance(held, 2),
     "amend": lambda store, made, held: store.experiments.amend(held, {"task": "other.py:answer"}, 2),
     "create": lambda store, made, held: store.experiments.create("another", {}, 1, ""),
     "complete": lambda store, made, held: store.datasets.complete(UNREAD),

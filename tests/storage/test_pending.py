@@ -1,4 +1,4 @@
-"""What is left to do, page by page: nothing twice, nothing forgotten, wherever the water marks are."""
+"""What is left to do, page by page: nothing twice, nothing forgotten, wherever a page begins."""
 
 from __future__ import annotations
 
@@ -67,23 +67,12 @@ async def test_a_long_stretch_of_finished_rows_is_passed_over_in_one_page(store:
     ]
 
 
-@pytest.mark.parametrize("low_water", some([0, 2, 4], [1, 3]))
-async def test_what_failed_or_parked_is_pending_again_where_it_is_asked_for(store: Store, low_water: int) -> None:
+async def test_what_failed_or_parked_is_pending_again_where_it_is_asked_for(store: Store) -> None:
     claim = await begun(store)
     await store.write([run(claim, n, status=status) for n, status in enumerate([ERROR, OK, PARKED, INVALID])])
-    await store.claims.advance(claim, low_water)
     assert await tasks(store, claim, retry_failed=True) == [(0, 1), (2, 1)]
     assert await tasks(store, claim, limit=1, retry_failed=True) == [(0, 1), (2, 1)]
     assert await tasks(store, claim) == []
-
-
-async def test_below_the_water_mark_nothing_is_looked_for_but_what_failed(store: Store) -> None:
-    claim = await begun(store, 6)
-    await store.write([run(claim, 1, status=ERROR), run(claim, 4, status=ERROR)])
-    await store.claims.advance(claim, 0, task_water=3)
-    assert await tasks(store, claim) == [(3, 1), (5, 1)]
-    assert await tasks(store, claim, retry_failed=True) == [(1, 1), (3, 1), (4, 1), (5, 1)]
-    assert await tasks(store, claim, limit=1, retry_failed=True) == [(1, 1), (3, 1), (4, 1), (5, 1)]
 
 
 async def test_rows_that_come_later_are_pending_after_the_last_page(store: Store) -> None:
@@ -164,10 +153,9 @@ async def test_every_declared_output_must_be_there(store: Store) -> None:
     assert await evals(store, claim, {"judge": ("exact", "polite", "short")}) == [(0, 1, "judge"), (1, 1, "judge")]
 
 
-@pytest.mark.parametrize("low_water", some([0, 3], [1, 2]))
 @pytest.mark.parametrize("outputs", [(), ("score",)], ids=["undeclared", "declared"])
 async def test_evals_that_failed_or_parked_are_pending_again_where_it_is_asked_for(
-    store: Store, low_water: int, outputs: tuple[str, ...]
+    store: Store, outputs: tuple[str, ...]
 ) -> None:
     claim = await begun(store, 4)
     await store.write([run(claim, n) for n in range(4)])
@@ -178,7 +166,6 @@ async def test_evals_that_failed_or_parked_are_pending_again_where_it_is_asked_f
             judged(claim, 2, annotations=[failure("score", PARKED)]),
         ]
     )
-    await store.claims.advance(claim, low_water)
     assert await evals(store, claim, {"judge": outputs}) == [(3, 1, "judge")]
     for limit in (1, 100):
         assert await evals(store, claim, {"judge": outputs}, limit, retry_failed=True) == [
@@ -188,19 +175,9 @@ async def test_evals_that_failed_or_parked_are_pending_again_where_it_is_asked_f
         ]
 
 
-async def test_below_the_water_mark_no_eval_is_looked_for_but_what_failed(store: Store) -> None:
-    claim = await begun(store, 4)
-    await store.write([run(claim, n) for n in range(4)])
-    await store.write([judged(claim, 1, annotations=[failure("x"), failure("y")])])
-    await store.claims.advance(claim, 3)
-    assert await evals(store, claim, JUDGE) == [(3, 1, "judge")]
-    assert await evals(store, claim, JUDGE, retry_failed=True) == [(1, 1, "judge"), (3, 1, "judge")]
-
-
 async def test_an_amended_experiment_is_looked_through_from_its_first_row(store: Store) -> None:
     claim = await begun(store, 2)
     await store.write([run(claim, 0), run(claim, 1), judged(claim, 0), judged(claim, 1)])
-    await store.claims.advance(claim, 2)
     await store.experiments.amend(claim, {"evaluators": ["judge", "second"]}, repetitions=2)
     assert await tasks(store, claim) == [(0, 2), (1, 2)]
     assert await evals(store, claim, {"judge": (), "second": ()}) == [(0, 1, "second"), (1, 1, "second")]

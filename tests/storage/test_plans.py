@@ -138,18 +138,16 @@ async def _disconnected(store: Store) -> None:
 
 
 async def test_what_is_left_to_do_is_found_by_its_index(store: Store, claim: Claim, plans: Plans) -> None:
-    for low_water in (0, MANY - 100):
-        await store.claims.advance(claim, low_water)
-        for again in (False, True):
-            for after in (None, (40, 1)):
-                tasks = await store.pending.tasks(claim.experiment_id, after=after, limit=20, retry_failed=again)
-                assert len(tasks) == 20
-                later = None if after is None else (*after, "judge")
-                for evaluators in EVALUATORS:
-                    evals = await store.pending.evals(
-                        claim.experiment_id, evaluators, after=later, limit=20, retry_failed=again
-                    )
-                    assert len(evals) == 20
+    for again in (False, True):
+        for after in (None, (40, 1)):
+            tasks = await store.pending.tasks(claim.experiment_id, after=after, limit=20, retry_failed=again)
+            assert len(tasks) == 20
+            later = None if after is None else (*after, "judge")
+            for evaluators in EVALUATORS:
+                evals = await store.pending.evals(
+                    claim.experiment_id, evaluators, after=later, limit=20, retry_failed=again
+                )
+                assert len(evals) == 20
     assert plans.explained > 10
     assert plans.scans == []
 
@@ -205,12 +203,11 @@ async def test_results_are_written_by_their_keys(store: Store, claim: Claim, pla
 async def test_claims_are_taken_and_kept_by_their_keys(store: Store, claim: Claim, plans: Plans) -> None:
     assert await store.claims.renew("a", {claim.experiment_id: claim.epoch})
     assert len(await store.claims.orphans(STALE, 10)) == 10
-    await store.claims.advance(claim, 5)
     await store.claims.release(claim, Status.ERROR, "because")
     await store.claims.resume(claim.experiment_id, "b")
     await store.claims.stop(claim.experiment_id)
     await store.experiments.find(claim.experiment_id)
-    assert plans.explained >= 7
+    assert plans.explained >= 6
     assert plans.scans == []
 
 

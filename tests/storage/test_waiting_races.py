@@ -184,13 +184,6 @@ async def test_a_renewal_after_the_spec_was_amended_keeps_the_claim_and_the_othe
     assert await scene.other.claims.renew("a", mine) == set(mine)
 
 
-async def test_a_mark_that_waits_while_somebody_else_claims_is_not_raised(scene: Scene) -> None:
-    with scene.make(scene.place.claimed(scene.id, "b")) as taking:
-        await scene.second(scene.store.claims.advance(scene.claim, 3), taking)
-    marks = scene.place.sql(f"SELECT low_water, task_water FROM {CONFIGS} WHERE experiment_id = {scene.id}")
-    assert marks == [(0, 0)]
-
-
 async def test_who_has_waited_renews_from_when_he_is_let_in_and_not_from_when_he_asked(scene: Scene) -> None:
     with scene.make(scene.place.renewed(scene.id)) as renewal:
         renewing = asyncio.create_task(scene.other.claims.renew("a", {scene.id: 1}))
@@ -210,7 +203,6 @@ ACTS: dict[str, Act] = {
     "renew": lambda scene: scene.store.claims.renew("a", {scene.id: 1}),
     "release": lambda scene: scene.store.claims.release(scene.claim, Status.COMPLETED),
     "stop": lambda scene: scene.store.claims.stop(scene.id),
-    "advance": lambda scene: scene.store.claims.advance(scene.claim, 3),
     "amend": lambda scene: scene.store.experiments.amend(scene.claim, {"task": "other.py:answer"}, 5),
     "write": lambda scene: scene.store.write([run(scene.claim, 0)]),
 }

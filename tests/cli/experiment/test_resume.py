@@ -105,7 +105,6 @@ def test_an_orphan_whose_code_is_gone_is_blocked_and_goes_on_once_it_is_back(pla
         orphaned = "SET status = 'RUNNING', claimed_by = 'dead', claimed_at = '2020-01-01 00:00:00.000'"
         database.execute(f"UPDATE tidegate_execution_configs {orphaned}")
         database.execute("DELETE FROM tidegate_runs WHERE ordinal = 3")
-        database.execute("UPDATE tidegate_execution_configs SET low_water = 0, task_water = 0")
     database.close()
     asyncio.run(counted_again(str(place.path / "tidegate.db")))
     (place.path / "my_eval.py").rename(place.path / "moved.py")

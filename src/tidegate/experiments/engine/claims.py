@@ -250,7 +250,6 @@ class ClaimService:
             if amended:
                 amend = partial(self._store.experiments.amend, claim, spec, experiment.repetitions)
                 await retry_while_unavailable(amend, f"{name}: write of its changes")
-                claim = Claim(claim.experiment_id, claim.replica, claim.epoch)
             if retry_failed and self._store.spreads:
                 await retry_while_unavailable(partial(self._store.chunks.reset, claim), f"{name}: reset of its chunks")
             if self.closed:

@@ -182,7 +182,6 @@ class Experiment:
             "weight": self.weight,
             "task_timeout": self.task_timeout,
         }
-        # A key that most lack: another text would restart the search for work of every stored experiment.
         kept |= {"spread": True} if self.spread else {}
         kept |= {"batch": True} if self.batch else {}
         kept |= {} if self.budget is None else {"budget": self.budget.stored()}

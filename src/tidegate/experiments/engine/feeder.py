@@ -133,7 +133,6 @@ class Feeder:
             f"experiment {run.experiment.name}: read of its rows",
         )
         if not run.live:
-            # These rows are dropped: the watermark stays below them.
             return
         self._sizers[TASK].saw([each.size for each in page])
         tasks = self._below_limit(page)
@@ -141,8 +140,6 @@ class Feeder:
         at_end = at_limit or (len(page) < limit and not page.more)
         if tasks:
             self._cursor = tasks[-1].cursor
-            last = tasks[-1].ordinal
-            tracker.reached(last + (tasks[-1].repetition >= run.experiment.repetitions))
         if not at_end:
             self._stage_read = False
         tracker.tasks_exhausted = at_end and (complete or at_limit)
@@ -315,7 +312,8 @@ class ChunkFeeder(Feeder):
     async def _finish_chunks(self) -> None:
         run = self._run
         for first, held in list(self._held.items()):
-            while held.settled < held.chunk.end and not run.tracker.tasks.is_open(held.settled):
+            repetitions = run.experiment.repetitions
+            while held.settled < held.chunk.end and not run.tracker.has_task(held.settled, repetitions):
                 held.settled += 1
             if held.read and held.settled == held.chunk.end:
                 if not await self._try(partial(self._store.chunks.finish, run.id, run.claim.replica, first)):
@@ -350,14 +348,9 @@ class ChunkFeeder(Feeder):
                 self._done_elsewhere.add(each.first)
                 for backlog in run.tracker.backlogs:
                     backlog.defer(Place(each.first, 0))
-        open_ = [each.first for each in chunks if not each.done]
         end = chunks[-1].end if chunks else 0
-        if not run.contributes:
-            run.tracker.reached(open_[0] if open_ else end)
-            ended = complete and end >= added == self._added
-        else:
-            ended = complete and bool(chunks)
-        if ended and not open_ and not self._held:
+        all_added = end >= added == self._added if not run.contributes else bool(chunks)
+        if complete and all_added and all(each.done for each in chunks) and not self._held:
             run.tracker.tasks_exhausted = True
             run.check_progress()
         else:

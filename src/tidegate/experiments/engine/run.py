@@ -30,7 +30,6 @@ from tidegate.experiments.engine.results import Result, failed
 from tidegate.experiments.engine.retry_timers import RetryTimers
 from tidegate.experiments.engine.run_state import STOPPED_ELSEWHERE, RunnerContext, RunPhase, RunSlots, RunState
 from tidegate.experiments.engine.spending import RunSpending
-from tidegate.experiments.engine.watermark import WatermarkWriter
 from tidegate.experiments.storage import (
     AnnotationResult,
     Claim,
@@ -64,7 +63,6 @@ class ExperimentRun(RunState):
         self.fenced_off = self._has_put_end = False
         self._grace_timer: asyncio.TimerHandle | None = None
         self.slots = RunSlots(self)
-        self.watermark = WatermarkWriter(shared.store, claim, self.tracker, shared.loop, self.context, experiment.name)
         self.timers = RetryTimers(self, lambda items: self.results.give_up(items), self.offer)
         self.results = ResultHandler(self, self.timers, self.drain, self.offer)
         self.spending = RunSpending(self, self.slots, self.drain, self.fail, self.offer)
@@ -149,7 +147,6 @@ class ExperimentRun(RunState):
         if item is not None and isinstance(result, RunResult | AnnotationResult):
             self.tracker.close(item, failed(result))
             self.tally.add(item.stage, result)
-            self.watermark.count_durable()
             if self.shared.hub.has_subscribers(self.id, self.experiment.name):
                 self.publish(result)
         self.check_progress()

@@ -20,6 +20,7 @@ from tidegate.core.values import INFINITY
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.audit import RunAudit
 from tidegate.experiments.engine.budget import Budget, BudgetLedger
+from tidegate.experiments.engine.completion import CompletionTracker
 from tidegate.experiments.engine.events import Event, SubscriberHub
 from tidegate.experiments.engine.experiment import Experiment
 from tidegate.experiments.engine.job import Job, Stage, stages_of
@@ -36,7 +37,6 @@ from tidegate.experiments.engine.progress import (
 from tidegate.experiments.engine.queues import AGEING, PAGE_ITEMS, TASK, FairQueue, Item, WorkQueue
 from tidegate.experiments.engine.results import Result, ResultWriter, WriteReceiver
 from tidegate.experiments.engine.settings import RunnerSettings
-from tidegate.experiments.engine.watermark import CompletionTracker
 from tidegate.experiments.storage import (
     Category,
     Claim,

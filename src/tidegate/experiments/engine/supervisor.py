@@ -1,7 +1,7 @@
 """Supervision of the claimed runs of one runner, and the dispatcher that gives them free slots.
 
 Each run is one task, from its claim until its end is recorded. The supervisor starts the tasks that feed the run, waits
-until it is drained, writes its last watermark and releases its claim. Whatever fails on the way, the run's tasks are
+until it is drained, and releases its claim. Whatever fails on the way, the run's tasks are
 stopped and its experiment is closed before the next run of that experiment begins.
 
 The dispatcher gives free slots to experiments in fair order, if the key of their work admits it. Nothing is polled. New
@@ -353,7 +353,6 @@ class RunSupervisor:
 
     async def _record_end(self, run: ExperimentRun) -> Status | None:
         """Record the end and release the claim if needed; return the new status, None if unknown."""
-        await run.watermark.end()
         if run.experiment.spread:
             await self._release_chunks(run)
         lost = await self._lost_file.at_end(run)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Update, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Update, and_, insert, or_, select, tuple_, update
 
 from tidegate.errors import ConfigurationError
 from tidegate.experiments.storage.database import Database, StorePart
@@ -69,8 +69,9 @@ class Claims(StorePart):
             raise ConfigurationError(
                 "status", str(status), "any status but RUNNING: a released experiment does not run"
             )
-        ended = _freed(status).where(_held(held)).values(last_error=None if last_error is None else cleaned(last_error))
-        return await _changed(self._database, ended)
+        reason = None if last_error is None else cleaned(last_error)
+        ended = _freed(status).where(is_held(held)).values(last_error=reason)
+        return await self._database.transacted(lambda connection: bool(connection.execute(ended).rowcount))
 
     async def stop(self, experiment_id: int, by: Mapping[str, JSON] | None = None) -> Toggle:
         """Stop an experiment for a user, whether it is RUNNING on any replica or READY; `by` goes into its log.
@@ -125,22 +126,6 @@ class Claims(StorePart):
         async with self._database.reading() as connection:
             return list((await connection.execute(query)).scalars())
 
-    async def advance(self, held: Claim, low_water: int, task_water: int | None = None) -> None:
-        """Note that every row below `low_water` is complete, and that every row below `task_water` has all its runs.
-
-        Do nothing where the claim is not the newest; this method never lowers a watermark.
-        """
-        greatest = func.max if self._database.sqlite else func.greatest
-        raised = (
-            update(execution_configs)
-            .where(config.experiment_id == held.experiment_id, config.epoch == held.epoch)
-            .values(
-                low_water=greatest(config.low_water, low_water),
-                task_water=greatest(config.task_water, task_water or 0, low_water),
-            )
-        )
-        await _changed(self._database, raised)
-
 
 def _stale(stale_after: float) -> ColumnElement[bool]:
     return and_(RUNNING, config.claimed_at < ago(stale_after))
@@ -150,7 +135,7 @@ def _cooled() -> ColumnElement[bool]:
     return or_(config.cooldown_until.is_(None), config.cooldown_until <= now())
 
 
-def _held(held: Claim) -> ColumnElement[bool]:
+def is_held(held: Claim) -> ColumnElement[bool]:
     return and_(
         config.experiment_id == held.experiment_id,
         config.epoch == held.epoch,
@@ -162,10 +147,6 @@ def _held(held: Claim) -> ColumnElement[bool]:
 def _freed(status: Status) -> Update:
     # The cooldown applies between actions of users only. Another end of a claim ignores and clears it.
     return update(execution_configs).values(status=status, claimed_at=None, claimed_by=None, cooldown_until=None)
-
-
-async def _changed(database: Database, act: Update) -> bool:
-    return await database.transacted(lambda connection: bool(connection.execute(act).rowcount))
 
 
 async def _taken(database: Database, replica: str, *conditions: Any, **more: Any) -> Claim | None:
@@ -180,10 +161,10 @@ async def _taken(database: Database, replica: str, *conditions: Any, **more: Any
             last_error=None,
             **more,
         )
-        .returning(config.experiment_id, config.epoch, config.low_water, config.task_water)
+        .returning(config.experiment_id, config.epoch)
     )
     row = await database.transacted(lambda connection: connection.execute(taken).one_or_none())
-    return None if row is None else Claim(row[0], replica, row[1], row[2], row[3])
+    return None if row is None else Claim(row[0], replica, row[1])
 
 
 async def _why_not(database: Database, experiment_id: int, possible: ColumnElement[bool]) -> Toggle | None:

@@ -134,20 +134,8 @@ class Experiments(StorePart):
         return await self.page(None, None)
 
     async def amend(self, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:
-        """Replace the spec of a claimed experiment; the search for pending work then restarts at the first row.
-
-        Raise `ClaimLost` where the claim is not the newest.
-        """
-        config = execution_configs
-        back = (
-            update(config)
-            .where(
-                config.c.experiment_id == claim.experiment_id,
-                config.c.epoch == claim.epoch,
-                config.c.claimed_by == claim.replica,
-            )
-            .values(low_water=0, task_water=0)
-        )
+        """Replace the spec of a claimed experiment. Raise `ClaimLost` where the claim is not the newest."""
+        held = select(execution_configs.c.epoch).where(claims.is_held(claim)).with_for_update(key_share=True)
         amended = (
             update(experiments)
             .where(experiments.c.id == claim.experiment_id)
@@ -155,7 +143,7 @@ class Experiments(StorePart):
         )
 
         def work(connection: Connection) -> None:
-            if not connection.execute(back).rowcount:
+            if connection.execute(held).first() is None:
                 raise ClaimLost(claim.experiment_id)
             connection.execute(amended)
 

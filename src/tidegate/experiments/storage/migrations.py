@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, inspect, select, text
 from sqlalchemy.schema import CreateColumn
 
 from tidegate.experiments.storage import stage_sums
-from tidegate.experiments.storage.schema import experiments, metadata, tallies
+from tidegate.experiments.storage.schema import execution_configs, experiments, metadata, tallies
 
 
 def upgrade(connection: Connection, found: str | None) -> None:
@@ -43,5 +43,11 @@ def _count_results(connection: Connection) -> None:
         stage_sums.build(connection, number)
 
 
-STEPS: dict[str, Callable[[Connection], None]] = {"0009": _count_results}
+def _without_watermarks(connection: Connection) -> None:
+    """Drop the rows from which on results might be missing: a resume finds these from the first row on."""
+    for name in ("low_water", "task_water"):
+        connection.execute(text(f"ALTER TABLE {execution_configs.name} DROP COLUMN {name}"))
+
+
+STEPS: dict[str, Callable[[Connection], None]] = {"0009": _count_results, "0010": _without_watermarks}
 """Steps by the version that each one leads to."""

@@ -1,10 +1,8 @@
 """Pending tasks and evaluations, derived from the missing results, a page at a time in the order of the rows.
 
-No queue is stored. A page continues after the end of the last one. Below an experiment's watermark everything has a
-result, so only failed rows can be wanted there, and a partial index has just those. From the watermark on, rows are
-read window by window, each a range of ordinals, with one index lookup for each item. Every query plan is therefore a
-walk through that range, whatever statistics the database has. Windows grow while they find little: a long stretch of
-finished rows costs a few dozen queries.
+No queue is stored. A page continues after the end of the last one. Rows are read window by window, each a range of
+ordinals, with one index lookup for each item. Every query plan is therefore a walk through that range, whatever
+statistics the database has. Windows grow while they find little: a million finished rows cost some twenty queries.
 
 Pages of evaluations work the same way, over the ok runs that lack outputs of an evaluator. Each evaluator is a separate
 query, because each may have declared other outputs.
@@ -20,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import (
@@ -50,7 +48,6 @@ from tidegate.experiments.storage.schema import (
     annotation_rows,
     contents,
     dataset_rows,
-    execution_configs,
     experiments,
     runs,
     wanted_again,
@@ -168,12 +165,10 @@ BEFORE_ALL = (-1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Extent of one experiment: ordinals are below `end`, and nothing is missing below the watermarks."""
+    """Extent of one experiment: ordinals are below `end`."""
 
     dataset_id: int
     repetitions: int
-    low_water: int
-    task_water: int
     end: int
 
 
@@ -200,13 +195,7 @@ class Pending(StorePart):
             if extent is None or limit < 1:
                 return Page()
             if below is not None:
-                extent = replace(extent, task_water=min(extent.task_water, below), end=min(extent.end, below))
-            start = 0 if after is None else after[0]
-            rows: list[Row[Any]] = []
-            if retry_failed and start < extent.task_water:
-                query = _failed(experiment_id, after, start, extent.task_water, limit)
-                bound = {"small": small(limit)}
-                rows += (await connection.execute(_with_rows(query, literal(extent.dataset_id)), bound)).all()
+                extent = replace(extent, end=min(extent.end, below))
             given = {
                 "experiment": experiment_id,
                 "dataset": extent.dataset_id,
@@ -218,7 +207,7 @@ class Pending(StorePart):
             def missing(low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
                 return _missing(retry_failed), {**given, "low": low, "high": high, "most": most}
 
-            rows += await walk(connection, missing, max(start, extent.task_water), extent, limit - len(rows))
+            rows = await walk(connection, missing, 0 if after is None else after[0], extent, limit)
             kept = within_bytes(rows, [row.body_size for row in rows])
             return Page(
                 [
@@ -260,16 +249,11 @@ class Pending(StorePart):
 
             bound = {"small": small(2 * limit)}
 
-            def page(branch: Branch, low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
-                branches = [branch(experiment_id, judge, low, high, retry_failed) for judge in judges]
+            def page(low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
+                branches = [_missing_evaluations(experiment_id, judge, low, high, retry_failed) for judge in judges]
                 return _with_runs(experiment_id, extent, _merged(branches, judges, after, most)), bound
 
-            start = 0 if after is None else after[0]
-            rows: list[Row[Any]] = []
-            if retry_failed and start < extent.low_water:
-                rows += (await connection.execute(*page(_failed_evaluations, start, extent.low_water, limit))).all()
-            start = max(start, extent.low_water)
-            rows += await walk(connection, partial(page, _missing_evaluations), start, extent, limit - len(rows))
+            rows = await walk(connection, page, 0 if after is None else after[0], extent, limit)
             kept = within_bytes(rows, [row.body_size + row.output_size for row in rows])
             return Page(
                 [
@@ -295,17 +279,9 @@ async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent |
 @cache
 def _extent() -> Select[Any]:
     last = select(func.max(dataset_rows.c.ordinal)).where(dataset_rows.c.dataset_id == experiments.c.dataset_id)
-    config = execution_configs.c
-    return (
-        select(
-            experiments.c.dataset_id,
-            experiments.c.repetitions,
-            config.low_water,
-            config.task_water,
-            func.coalesce(last.scalar_subquery() + 1, 0),
-        )
-        .join(execution_configs, config.experiment_id == experiments.c.id)
-        .where(experiments.c.id == bindparam("experiment"))
+    end = func.coalesce(last.scalar_subquery() + 1, 0)
+    return select(experiments.c.dataset_id, experiments.c.repetitions, end).where(
+        experiments.c.id == bindparam("experiment")
     )
 
 
@@ -328,22 +304,6 @@ def past(ordinal: ColumnElement[int], repetition: ColumnElement[int], after: Tas
 def content() -> tuple[ColumnElement[Any], ColumnElement[Any]]:
     """Return the content of a row where it is small, and its size, both as SQL."""
     return inlined(contents.c.body).label("body"), size(contents.c.body).label("body_size")
-
-
-def _failed(experiment_id: int, after: TaskCursor | None, low: int, high: int, limit: int) -> Select[Any]:
-    item = runs.c
-    return (
-        select(item.ordinal, item.repetition)
-        .where(
-            item.experiment_id == experiment_id,
-            item.ordinal >= low,
-            item.ordinal < high,
-            past(item.ordinal, item.repetition, after),
-            wanted_again(runs),
-        )
-        .order_by(item.ordinal, item.repetition)
-        .limit(limit)
-    )
 
 
 @cache
@@ -395,28 +355,9 @@ def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any
 Judge = tuple[str, tuple[str, ...]]
 """Evaluator and its declared outputs."""
 
-Branch = Callable[[int, Judge, int, int, bool], Select[Any]]
-"""Function that returns the query for the eval items that one evaluator lacks, from one ordinal to below another."""
-
-
-def _failed_evaluations(experiment_id: int, judge: Judge, low: int, high: int, retry_failed: bool) -> Select[Any]:
-    name, outputs = judge
-    one = annotation_rows.c
-    return (
-        select(one.ordinal, one.repetition)
-        .distinct()
-        .where(
-            one.experiment_id == experiment_id,
-            one.ordinal >= low,
-            one.ordinal < high,
-            one.evaluator == name,
-            one.output.in_(outputs) if outputs else true(),
-            wanted_again(annotation_rows),
-        )
-    )
-
 
 def _missing_evaluations(experiment_id: int, judge: Judge, low: int, high: int, retry_failed: bool) -> Select[Any]:
+    """Return the query for the eval items that one evaluator lacks, from one ordinal to below another."""
     name, outputs = judge
     one = annotation_rows.c
     said = (

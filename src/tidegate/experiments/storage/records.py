@@ -113,17 +113,11 @@ class ExperimentRow:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Right of one replica to run one experiment, until a later claim has a greater epoch.
-
-    At the time of the claim, every row below `low_water` was complete, evaluations included. Every row below
-    `task_water` had all its runs.
-    """
+    """Right of one replica to run one experiment, until a later claim has a greater epoch."""
 
     experiment_id: int
     replica: str
     epoch: int
-    low_water: int = 0
-    task_water: int = 0
 
 
 class BatchState(StrEnum):

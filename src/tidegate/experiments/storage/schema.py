@@ -7,8 +7,7 @@ tokens and costs of items, `spend` their sums by stage. `answered_by` has the ch
 fallbacks, and is empty for most. `chunks` has the ranges of rows of an experiment that several replicas run at once.
 `batches` has the rows that a provider's Batch API answers.
 `tallies` has the counts of each stage, which every batch of results changes (`stage_sums`).
-`deleted` keeps numbers from a second use. The two watermarks of an
-experiment state from which row on results may be missing. The owner and the epoch of an experiment are one row of
+`deleted` keeps numbers from a second use. The owner and the epoch of an experiment are one row of
 `execution_configs`. Every claim is one UPDATE of it, and every batch of results holds a lock on it while it is written.
 """
 
@@ -45,7 +44,7 @@ from tidegate.experiments.storage.stored_forms import Instant, now
 PREFIX = "tidegate_"
 """Prefix of every table: the database may have other tables called `runs` (procrastinate prefixes its own too)."""
 
-HEAD = "0009"
+HEAD = "0010"
 """Newest version of the schema."""
 
 VERSION_TABLE = f"{PREFIX}version"
@@ -139,8 +138,6 @@ execution_configs = Table(
     Column("epoch", Number, nullable=False, default=0),
     Column("cooldown_until", Instant),
     Column("last_error", Text),
-    Column("low_water", Number, nullable=False, default=0),
-    Column("task_water", Number, nullable=False, default=0),
     _created(),
     CheckConstraint("status IN ('READY', 'RUNNING', 'COMPLETED', 'STOPPED', 'ERROR', 'BLOCKED')", name="status"),
     CheckConstraint("(status = 'RUNNING') = (claimed_by IS NOT NULL)", name="claimed_by"),

@@ -132,7 +132,6 @@ class BatchFeeder(Feeder):
                     await self._scan()
         if run.live and self._scanned and self._at_end and not self._full:
             await self._seal_all()
-        self._note_floor()
 
     @property
     def _is_scarce(self) -> bool:
@@ -227,14 +226,6 @@ class BatchFeeder(Feeder):
             self._open[saved.number] = saved, self._open[saved.number][1]
         return saved
 
-    def _note_floor(self) -> None:
-        """Move the watermarks to the first row that may be open."""
-        floors = [items.first for _, items in self._open.values()]
-        floors += [draft.items.first for draft in self._drafts.values() if draft.count]
-        floors += [place.ordinal for place in self._returned]
-        floors += [self._cursor[0]] if self._cursor is not None else [0]
-        self._run.tracker.reached(min(floors))
-
     def _note_end(self) -> None:
         run = self._run
         if self._followers or not run.live:
@@ -246,8 +237,6 @@ class BatchFeeder(Feeder):
             and (self._complete or self._run.limited)
             and not (self._open or self._drafts or self._returned)
         ):
-            if self._cursor is not None:
-                run.tracker.reached(self._cursor[0] + (self._cursor[1] >= run.experiment.repetitions))
             run.tracker.tasks_exhausted = True
             run.check_progress()
 

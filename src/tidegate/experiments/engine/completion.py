@@ -1,60 +1,14 @@
-"""Completion of one run: open items, and the watermark below which every row is done.
+"""Completion of one run: its open items, and the evaluations that only the database knows.
 
 Theory of operation. Memory holds a bounded number of evaluations per evaluator. An evaluation that does not fit stays
 in the database: its run is stored and lacks the annotation. A scan of such runs moves forward from a cursor. The scan
 meets an evaluation that was rejected ahead of the cursor. A rejection behind the cursor makes the scan begin again just
-before that place. The watermark is written from time to time, so an experiment of a million rows resumes at once.
+before that place.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from contextvars import Context
-from heapq import heappop, heappush
-
-from tidegate.experiments.engine.background import retry_while_unavailable
 from tidegate.experiments.engine.queues import TASK, Item, Place
-from tidegate.experiments.storage import Claim, Store
-
-
-class OpenRows:
-    """Rows with open items, and their watermark: no row below it needs any more work.
-
-    Rows are identified by their ordinals. `reached` is the first row that was not completely read from the store.
-    """
-
-    __slots__ = ("_heap", "_open", "reached")
-
-    def __init__(self, reached: int = 0) -> None:
-        self.reached = reached
-        self._open: dict[int, int] = {}
-        self._heap: list[int] = []
-
-    def opened(self, ordinal: int) -> None:
-        count = self._open.get(ordinal)
-        if count is None:
-            self._open[ordinal] = 1
-            heappush(self._heap, ordinal)
-        else:
-            self._open[ordinal] = count + 1
-
-    def closed(self, ordinal: int) -> None:
-        count = self._open[ordinal] - 1
-        if count:
-            self._open[ordinal] = count
-        else:
-            del self._open[ordinal]
-
-    def is_open(self, ordinal: int) -> bool:
-        return ordinal in self._open
-
-    def low_water(self) -> int:
-        """Return the first row that may still need work."""
-        heap = self._heap
-        while heap and heap[0] not in self._open:
-            heappop(heap)
-        return min(self.reached, heap[0]) if heap else self.reached
 
 
 class EvalBacklog:
@@ -104,14 +58,6 @@ class EvalBacklog:
         elif self._meanwhile is None:
             self.may_have_more = False
 
-    def first_row(self) -> int | None:
-        """Return the first row that may have an evaluation here; None if there is none."""
-        if not self.may_have_more:
-            return None
-        if self.cursor is None:
-            return 0
-        return self.cursor.ordinal if self._behind is None else min(self.cursor.ordinal, self._behind.ordinal)
-
 
 def _first(one: Place | None, other: Place) -> Place:
     return other if one is None else min(one, other)
@@ -127,8 +73,6 @@ class CompletionTracker:
     """
 
     def __init__(self, evaluators: int, *, left_over: bool, retry_failed: bool) -> None:
-        self.rows = OpenRows()
-        self.tasks = OpenRows()
         self.backlogs = [EvalBacklog(left_over) for _ in range(evaluators)]
         self.unwritten = 0
         self.tasks_exhausted = False
@@ -144,13 +88,14 @@ class CompletionTracker:
         if item.identity not in self._live:
             self._live.add(item.identity)
             self._open[item.stage] += 1
-        self.rows.opened(item.place.ordinal)
-        if item.stage == TASK:
-            self.tasks.opened(item.place.ordinal)
 
     def is_live(self, item: Item) -> bool:
         """Return whether an item is open: its result is not durable yet."""
         return item.identity in self._live
+
+    def has_task(self, ordinal: int, repetitions: int) -> bool:
+        """Return whether a task of a row is open."""
+        return any((ordinal, repetition, TASK) in self._live for repetition in range(1, repetitions + 1))
 
     def defer(self, place: Place, stage: int) -> None:
         """Record an evaluation that did not fit into memory; the database can return it once its answer is durable."""
@@ -165,12 +110,10 @@ class CompletionTracker:
         if self._closed_in_scan is not None:
             self._closed_in_scan.add(identity)
         if item.stage == TASK:
-            self.tasks.closed(item.place.ordinal)
             for stage in self._deferred.pop(item.place, ()):
                 self.backlogs[stage - 1].defer(item.place)
         elif failed and self._retry_failed[item.stage - 1]:
             self._failed.add(identity)
-        self.rows.closed(item.place.ordinal)
 
     def scan(self, stage: int) -> tuple[Place | None, bool]:
         """Begin to read a page of an evaluator's backlog; return its start place and the `retry_failed` flag."""
@@ -207,72 +150,3 @@ class CompletionTracker:
     @property
     def settled(self) -> bool:
         return self.tasks_exhausted and not self._live and not self.unwritten and not self.may_have_more
-
-    def watermark(self) -> tuple[int, int]:
-        """Return the first row that may still need any work, and the first that may still need a task."""
-        floors = [shared for backlog in self.backlogs if (shared := backlog.first_row()) is not None]
-        tasks = self.tasks.low_water()
-        return min([self.rows.low_water(), tasks, *floors]), tasks
-
-    def reached(self, ordinal: int) -> None:
-        """Record that every row below `ordinal` was completely read from the store."""
-        self.rows.reached = self.tasks.reached = ordinal
-
-
-logger = logging.getLogger("tidegate")
-
-WRITE_EVERY = 1000
-"""Durable results between two writes of the watermark. Chosen: as many as the rows of a batch (`feeder.SIZE`)."""
-
-
-class WatermarkWriter:
-    """Writer of one claim's watermarks. A failed write costs only time at the next resume.
-
-    `name` is the experiment's name. The write tasks run in copies of `context`.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        claim: Claim,
-        tracker: CompletionTracker,
-        loop: asyncio.AbstractEventLoop,
-        context: Context,
-        name: str,
-    ) -> None:
-        self._store = store
-        self._claim = claim
-        self._tracker = tracker
-        self._loop = loop
-        self._context = context
-        self._name = name
-        self._written = (claim.low_water, claim.task_water)
-        self._settled = 0
-        self._task: asyncio.Task[None] | None = None
-
-    def count_durable(self) -> None:
-        """Count one more durable result; start a write after every `WRITE_EVERY` results."""
-        self._settled += 1
-        if self._settled % WRITE_EVERY == 0 and (self._task is None or self._task.done()):
-            self._task = self._loop.create_task(self.write(), context=self._context.copy())
-
-    async def end(self) -> None:
-        if self._task is not None:
-            await asyncio.wait({self._task})
-        await self.write()
-
-    async def write(self) -> None:
-        low, tasks = self._tracker.watermark()
-        if (low, tasks) <= self._written:
-            return
-        try:
-            what = f"experiment {self._name}: write of its watermarks"
-            await retry_while_unavailable(lambda: self._store.claims.advance(self._claim, low, tasks), what)
-        except Exception as error:
-            logger.exception(
-                "experiment %s: watermarks not written: %s was raised; a resume reads finished rows again",
-                self._name,
-                type(error).__name__,
-            )
-        else:
-            self._written = low, tasks
