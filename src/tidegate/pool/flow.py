@@ -16,7 +16,7 @@ from tidegate.core.values import Cost, Key, NextStep
 from tidegate.pool.function_limit import FunctionLimit
 from tidegate.pool.key_gates import StageGate
 from tidegate.pool.options import PoolOptions
-from tidegate.pool.rows import PoolMeter, PoolRow, PoolStats, ReorderBuffer, RowQueue
+from tidegate.pool.rows import PoolMeter, PoolRow, PoolStats, RowQueue
 
 logger = logging.getLogger("tidegate")
 
@@ -47,7 +47,8 @@ class RowFlow(ABC):
         self._notify = notify
         self._thread = 0
         self._begun = 0
-        self._order: ReorderBuffer[PoolRow] = ReorderBuffer()
+        self._early: dict[int, PoolRow] = {}
+        self._given = 0
         self._queue = RowQueue()
         self._open: set[PoolRow] = set()
         self._keys: dict[Key, Cost | None] = {}
@@ -157,7 +158,7 @@ class RowFlow(ABC):
     def _submit(self, body: Any, context: Context) -> None:
         if self.closed or self.expired:
             return
-        row = PoolRow(self._order.submit() if self.options.ordered else self.submitted, body, context, self.loop.time())
+        row = PoolRow(self.submitted, body, context, self.loop.time())
         self.submitted += 1
         self.meter.max_pending = max(self.meter.max_pending, self.submitted - self.meter.taken)
         self._open.add(row)
@@ -237,11 +238,13 @@ class RowFlow(ABC):
         ended = self.submitted - len(self._open)
         row.end(self.loop.time(), verdict, ended - 1)
         self.meter.note_end(row, ended)
-        if self.options.ordered:
-            self._order.complete(row.index, row)
-            self.outbox.extend(self._order.ready())
-        else:
+        if not self.options.ordered:
             self.outbox.append(row)
+            return
+        self._early[row.index] = row
+        while (next_row := self._early.pop(self._given, None)) is not None:
+            self.outbox.append(next_row)
+            self._given += 1
 
     def _tell(self) -> None:
         self._notify()

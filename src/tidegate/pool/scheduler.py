@@ -132,9 +132,6 @@ class RowScheduler(RowFlow):
         self._stop()
         self.meter.note_load(0, False, self.loop.time())
         self._stats = self.stats
-        if self.options.ordered:
-            for row in self._open:
-                self._order.evict(row.index)
         self._open.clear()
         self._gates.end()
         self._tell()
