@@ -160,7 +160,6 @@ class FunctionLimit:
         self.bound, self.budget = START, FIRST_CHARACTERS
         self.margin = WorkMargin()
         self.held_by: Hold | None = None
-        self.freed_at = float("-inf")
         self._wanted = START
         self._scarce = Hold.MOST
         self._clock = clock
@@ -191,8 +190,6 @@ class FunctionLimit:
         self.works(worker)
 
     def ended(self, worker: Worker) -> None:
-        if self.configured is not None and self.free <= 0:
-            self.freed_at = self._clock()
         self.in_flight -= 1
         self.size -= worker.size
         self._stops(worker, over=True)

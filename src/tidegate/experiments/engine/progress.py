@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals, added, tokens_text
-from tidegate.core.values import AnsweredBy, Cost, Key
+from tidegate.core.values import Cost, Key
 from tidegate.core.wait_text import estimate_eta
 from tidegate.experiments.engine.queues import TASK, TASK_STAGE
 from tidegate.experiments.engine.replica import state_text
@@ -376,29 +376,15 @@ class ResultTally:
         self.done: list[dict[ResultStatus, int]] = [{} for _ in names]
         self.added: dict[ResultStatus, int] = {}
         self._names: Sequence[str] = names
-        self._choices: Counter[tuple[int, tuple[AnsweredBy, ...]]] = Counter()
-
-    @property
-    def choices(self) -> list[ChoiceCount]:
-        """Return the number of answered items by stage and the choices of their fallbacks."""
-        return [
-            ChoiceCount(None if stage == TASK else self._names[stage], answered_by, count)
-            for (stage, answered_by), count in self._choices.items()
-        ]
 
     @property
     def unjudged(self) -> list[int]:
         task, *evaluators = self.done
         return [max(0, task.get(ResultStatus.OK, 0) - sum(done.values())) for done in evaluators]
 
-    def load(self, counts: ResultCounts, choices: Iterable[ChoiceCount], retry_failed: bool) -> None:
+    def load(self, counts: ResultCounts, retry_failed: bool) -> None:
         """Add the stored results of the stages. Those to be tried again count as not done."""
-        names = self._names
-        for each in choices:
-            stage = TASK if each.evaluator is None else names.index(each.evaluator) if each.evaluator in names else -1
-            if stage >= 0:
-                self._choices[stage, each.answered_by] += each.count
-        for index, name in enumerate(names):
+        for index, name in enumerate(self._names):
             found = counts.runs if index == TASK else counts.annotations.get(name, {})
             for status, count in found.items():
                 if not (retry_failed and status in (ResultStatus.ERROR, ResultStatus.PARKED)):
@@ -428,8 +414,6 @@ class ResultTally:
         done = self.done[stage]
         done[status] = done.get(status, 0) + 1
         self.added[status] = self.added.get(status, 0) + 1
-        if result.answered_by:
-            self._choices[stage, result.answered_by] += 1
 
 
 StageRest: TypeAlias = tuple[Key | None, Cost | None, int, int]

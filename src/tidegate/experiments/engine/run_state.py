@@ -16,7 +16,6 @@ from typing import Any
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
-from tidegate.core.values import INFINITY
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.audit import RunAudit
 from tidegate.experiments.engine.budget import Budget, BudgetLedger
@@ -30,9 +29,6 @@ from tidegate.experiments.engine.progress import (
     ResultTally,
     StageProgress,
     Wait,
-    by_choice,
-    choice_lines,
-    model_warnings,
 )
 from tidegate.experiments.engine.queues import AGEING, PAGE_ITEMS, TASK, FairQueue, Item, WorkQueue
 from tidegate.experiments.engine.results import Result, ResultWriter, WriteReceiver
@@ -205,10 +201,7 @@ class RunState:
         task, *evaluators = self.tally.done
         counts = {status.value: task.get(status, 0) for status in ResultStatus}
         status = self.final or (Status.STOPPED if self.reason == STOPPED_ELSEWHERE else Status.RUNNING)
-        choices = self.tally.choices
         judged = sum(done.get(ResultStatus.OK, 0) for done in evaluators)
-        more = {name: value for name, value in (("answered_by", by_choice(choices)),
-                                                ("warnings", list(model_warnings(choices)))) if value}  # fmt: skip
         if not self.contributes:
             self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored()))
         self.log(
@@ -221,10 +214,9 @@ class RunState:
             invalid=counts["invalid"],
             judged=judged,
             stats=stats.to_json(),
-            **more,
         )
         logger.info(
-            "experiment %s %s: %s: %d answered, %d failed, %d parked, %d invalid, %d judged%s; %s",
+            "experiment %s %s: %s: %d answered, %d failed, %d parked, %d invalid, %d judged; %s",
             self.experiment.name,
             "left" if self.contributes else "ended",
             self._end_text(status),
@@ -233,7 +225,6 @@ class RunState:
             counts["parked"],
             counts["invalid"],
             judged,
-            "".join(f", {line}" for line in choice_lines(choices)),
             stats,
         )
 
@@ -350,10 +341,6 @@ class RunState:
         return Wait(closed.reason, str(key) if key is not None else "", max(0.0, seconds) if seconds < 1e9 else None)
 
 
-AT_ONCE_SECONDS = 0.01
-"""Seconds after a slot became free within which the next item starts, if nothing else held it back."""
-
-
 class RunSlots:
     """Jobs of one run in flight by stage, those among them whose slot is lent, and the bounds on both.
 
@@ -365,11 +352,8 @@ class RunSlots:
         self.jobs_of = [0] * len(run.stages)
         self._lending_of = [0] * len(run.stages)
         self._run = run
-        self._held = self._told_of_bound = False
-        self._freed_at = -INFINITY
 
     def take(self, job: Job) -> None:
-        self._tell_of_bound()
         self._run.in_flight.add(job)
         self.jobs_of[job.stage.index] += 1
         self._run.shared.functions.started(job)
@@ -411,22 +395,4 @@ class RunSlots:
         held = len(run.in_flight) - sum(self._lending_of) >= run.cap
         if held and not run.live:
             return
-        if self._held and not held:
-            self._freed_at = run.shared.loop.time()
-        self._held = held
         run.shared.fair_queue.hold(run.id, held)
-
-    def _tell_of_bound(self) -> None:
-        """Log once that `max_concurrency` holds back calls: an item starts as soon as a slot is free."""
-        run, functions = self._run, self._run.shared.functions
-        freed = max(self._freed_at, functions.freed_at)
-        if self._told_of_bound or run.cap is None or run.shared.loop.time() - freed > AT_ONCE_SECONDS:
-            return
-        self._told_of_bound = True
-        run.log(LogLevel.INFO, type="held_back", by="max_concurrency", functions=run.cap)
-        logger.info(
-            "experiment %s held back: max_concurrency=%d functions are in flight, and more could start; leave"
-            " max_concurrency out to follow the keys",
-            run.experiment.name,
-            run.cap,
-        )

@@ -338,15 +338,12 @@ class RunSupervisor:
     async def _load_counts(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Add the results of earlier runs to the progress."""
         try:
-            counts, choices = (
-                await self._shared.store.reports.counts(row.id),
-                await self._shared.store.reports.choices(row.id),
-            )
+            counts = await self._shared.store.reports.counts(row.id)
         except StoreError as error:
             text = "experiment %s: earlier results not counted: %s; its progress shows only the results of this run"
             logger.warning(text, row.name, error)
             return
-        run.tally.load(counts, choices, run.retry_failed)
+        run.tally.load(counts, run.retry_failed)
         if row.complete:
             rows = counts.rows if run.limit is None else min(counts.rows, run.limit)
             run.tally.rows, run.tally.all_rows = rows, True

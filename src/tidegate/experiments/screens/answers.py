@@ -7,7 +7,7 @@ import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate.core.safe_text import printable
@@ -322,8 +322,7 @@ def _title(stage: str, output: str) -> str:
 
 def _line(line: LoggedLine) -> dict[str, Any]:
     kind = line.detail.get("type", "")
-    hidden = ("type", "stats", "answered_by", "warnings")
-    told: Iterable[str] = (f"{name} {value}" for name, value in line.detail.items() if name not in hidden)
+    told = (f"{name} {value}" for name, value in line.detail.items() if name not in ("type", "stats"))
     return {
         "at": line.at.timestamp(),
         "level": line.level.value,
