@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -60,10 +60,11 @@ class Interval(NamedTuple):
     high: float
 
 
-class RowDifference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RowDifference:
     """Mean scores of one row in both experiments, and its ordinals there."""
 
-    name: str
+    id: str
     a: float
     b: float
     a_ordinal: int
@@ -71,33 +72,37 @@ class RowDifference(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class OutputSide:
+    """One output in one of the experiments; `failed` counts the results of matched rows that are not ok."""
+
+    mean: float | None
+    interval: Interval | None
+    failed: int
+    labels: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class OutputComparison:
     """One output of one evaluator in both experiments, over the `rows` that have a score in both.
 
     `difference` is the mean of B less that of A. `wins` are the rows where B scored higher, `losses` those where it
-    scored lower. The interval of a single row is None. `a_failed` and `b_failed` count results of matched rows
-    that are not ok. `same_labels` and `other_labels` count the rows that have one label in both experiments.
+    scored lower. The interval of a single row is None. `same_labels` and `other_labels` count the rows that have one
+    label in both experiments.
     """
 
     evaluator: str
     output: str
     rows: int
-    a_mean: float | None
-    b_mean: float | None
+    a: OutputSide
+    b: OutputSide
     difference: float | None
-    a_interval: Interval | None
-    b_interval: Interval | None
-    difference_interval: Interval | None
+    interval: Interval | None
     wins: int
     losses: int
     ties: int
-    a_failed: int
-    b_failed: int
     same_labels: int
     other_labels: int
-    a_labels: Mapping[str, int]
-    b_labels: Mapping[str, int]
-    different: tuple[RowDifference, ...]
+    different: Sequence[RowDifference]
 
     @property
     def title(self) -> str:
@@ -108,20 +113,20 @@ class OutputComparison:
 class ComparedSide:
     """One of the two experiments: the task results of the matched rows by status.
 
-    `complete` is false while its dataset is not read to its end. `untried` counts the results that are missing.
-    `seconds` is the mean duration of a task, in seconds, and None where no task has one, as in a batch. `tokens` are
-    those of the whole experiment, with its judges.
+    `rows_complete` is false while its dataset is not read to its end. `untried` counts the results that are missing.
+    `seconds` is the mean duration of a task, in seconds, and None where no task has one, as in a batch. `spend` is that
+    of the whole experiment, with its judges.
     """
 
     id: int
     name: str
     status: str
     rows: int
-    complete: bool
+    rows_complete: bool
     runs: Mapping[ResultStatus, int]
     untried: int
     seconds: float | None
-    tokens: TokenTotals
+    spend: TokenTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +249,12 @@ def _side(row: ExperimentRow, columns: _Columns, matched: int, tokens: TokenTota
         name=row.name,
         status=row.status.value,
         rows=row.rows,
-        complete=row.complete,
+        rows_complete=row.complete,
         runs={status: columns.runs.get(status, 0) for status in ResultStatus},
         untried=max(0, matched * row.repetitions - done),
         # Items of a batch have no time of their own.
         seconds=columns.seconds / done if columns.seconds else None,
-        tokens=tokens,
+        spend=tokens,
     )
 
 
@@ -274,9 +279,10 @@ def _output(
     difference = in_b - in_a
     difference[numpy.abs(difference) <= ROUNDING * numpy.maximum(numpy.abs(in_a), numpy.abs(in_b))] = 0.0
     rows = len(both)
-    intervals = list(intervals_of_means(numpy.stack([in_a, in_b, difference]), confidence)) if rows > 1 else [None] * 3
+    samples = numpy.stack([in_a, in_b, difference])
+    means = [float(each.mean()) for each in samples] if rows else [None] * 3
+    intervals = list(intervals_of_means(samples, confidence)) if rows > 1 else [None] * 3
     order = numpy.argsort(-numpy.abs(difference), kind="stable")[:MAX_DIFFERENT]
-    listed = [place for place in order if difference[place] != 0.0]
     labels = [
         (label, other)
         for place, label in a.labels.get(output, {}).items()
@@ -284,32 +290,22 @@ def _output(
     ]
     return OutputComparison(
         *output,
-        rows=rows,
-        a_mean=float(in_a.mean()) if rows else None,
-        b_mean=float(in_b.mean()) if rows else None,
-        difference=float(difference.mean()) if rows else None,
-        a_interval=intervals[0],
-        b_interval=intervals[1],
-        difference_interval=intervals[2],
+        rows,
+        OutputSide(means[0], intervals[0], _failed(a, output, scores_a), scores_a[output].labels),
+        OutputSide(means[1], intervals[1], _failed(b, output, scores_b), scores_b[output].labels),
+        means[2],
+        intervals[2],
         wins=int((difference > 0.0).sum()),
         losses=int((difference < 0.0).sum()),
         ties=int((difference == 0.0).sum()),
-        a_failed=_failed(a, output, scores_a),
-        b_failed=_failed(b, output, scores_b),
         same_labels=sum(label == other for label, other in labels),
         other_labels=sum(label != other for label, other in labels),
-        a_labels=scores_a[output].labels,
-        b_labels=scores_b[output].labels,
-        different=tuple(
-            RowDifference(
-                names[both[place]],
-                float(in_a[place]),
-                float(in_b[place]),
-                a.ordinals[both[place]],
-                b.ordinals[both[place]],
-            )
-            for place in listed
-        ),
+        different=[
+            RowDifference(names[row], float(in_a[place]), float(in_b[place]), a.ordinals[row], b.ordinals[row])
+            for place in order
+            if difference[place] != 0.0
+            for row in (both[place],)
+        ],
     )
 
 

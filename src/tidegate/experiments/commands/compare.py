@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import typer
@@ -14,7 +15,7 @@ from tidegate.core.safe_text import json_line
 from tidegate.core.token_totals import cost_text, token_facts
 from tidegate.experiments.commands.common import existing, found
 from tidegate.experiments.commands.display import NOTHING, printer, table
-from tidegate.experiments.comparison import ComparedSide, Comparison, Interval, OutputComparison, compare
+from tidegate.experiments.comparison import Comparison, Interval, OutputComparison, compare
 from tidegate.experiments.storage import ResultStatus, Store
 
 
@@ -51,61 +52,12 @@ async def _other(store: Store, url: str | None) -> AsyncIterator[Store]:
 
 def facts(comparison: Comparison, rows: int) -> dict[str, Any]:
     """Return a comparison as plain values, with at most `rows` of the most different rows of each output."""
-    return {
-        "a": _side_facts(comparison.a),
-        "b": _side_facts(comparison.b),
-        "matched": comparison.matched,
-        "changed": comparison.changed,
-        "confidence": comparison.confidence,
-        "outputs": [_output_facts(each, rows) for each in comparison.outputs],
-        "only_a": list(comparison.only_a),
-        "only_b": list(comparison.only_b),
-    }
-
-
-def _side_facts(side: ComparedSide) -> dict[str, Any]:
-    return {
-        "id": side.id,
-        "name": side.name,
-        "status": side.status,
-        "rows": side.rows,
-        "rows_complete": side.complete,
-        "runs": {status.value: count for status, count in side.runs.items()},
-        "untried": side.untried,
-        "seconds": side.seconds,
-        "spend": token_facts(side.tokens),
-    }
-
-
-def _output_facts(output: OutputComparison, rows: int) -> dict[str, Any]:
-    return {
-        "evaluator": output.evaluator,
-        "output": output.output,
-        "rows": output.rows,
-        "a": {
-            "mean": output.a_mean,
-            "interval": output.a_interval,
-            "failed": output.a_failed,
-            "labels": dict(output.a_labels),
-        },
-        "b": {
-            "mean": output.b_mean,
-            "interval": output.b_interval,
-            "failed": output.b_failed,
-            "labels": dict(output.b_labels),
-        },
-        "difference": output.difference,
-        "interval": output.difference_interval,
-        "wins": output.wins,
-        "losses": output.losses,
-        "ties": output.ties,
-        "same_labels": output.same_labels,
-        "other_labels": output.other_labels,
-        "different": [
-            {"id": each.name, "a": each.a, "b": each.b, "a_ordinal": each.a_ordinal, "b_ordinal": each.b_ordinal}
-            for each in output.different[:rows]
-        ],
-    }
+    told = asdict(comparison)
+    for letter, side in (("a", comparison.a), ("b", comparison.b)):
+        told[letter]["spend"] = token_facts(side.spend)
+    for output in told["outputs"]:
+        output["different"] = output["different"][:rows]
+    return told
 
 
 def _lines(comparison: Comparison) -> Iterator[str]:
@@ -115,7 +67,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     if comparison.changed:
         yield f"{comparison.changed} of them have the same id and different content"
     for letter, side in (("A", a), ("B", b)):
-        if not side.complete:
+        if not side.rows_complete:
             yield f"the dataset of {letter} is not yet read to its end"
     for letter, outputs in (("A", comparison.only_a), ("B", comparison.only_b)):
         if outputs:
@@ -125,13 +77,13 @@ def _lines(comparison: Comparison) -> Iterator[str]:
 def _sides(comparison: Comparison) -> Table:
     statuses = [status for status in ResultStatus if comparison.a.runs[status] or comparison.b.runs[status]]
     counted = [str(status) for status in statuses]
-    more = ["tokens", "cost"] if any(side.tokens.metered for side in (comparison.a, comparison.b)) else []
+    more = ["tokens", "cost"] if any(side.spend.metered for side in (comparison.a, comparison.b)) else []
     made = table("", "experiment", *counted, "untried", "s/result", *more,
                  right=(*counted, "untried", "s/result", *more))  # fmt: skip
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         seconds = NOTHING if side.seconds is None else f"{side.seconds:.2f}"
         counts = (str(side.runs[status]) for status in statuses)
-        tokens = side.tokens
+        tokens = side.spend
         cost = cost_text(tokens, least="≥ ") or NOTHING
         spent = [f"{tokens.input_tokens} + {tokens.output_tokens}", cost] if more else []
         made.add_row(letter, Text(side.name), *counts, str(side.untried), seconds, *spent)
@@ -143,19 +95,19 @@ def _outputs(comparison: Comparison) -> Table:
     names = ("n", "mean A", "mean B", f"B - A ({level} interval)", "wins", "losses", "ties", "failed A", "failed B")
     made = table("output", *names, right=names)
     for each in comparison.outputs:
-        if not each.rows and not (each.a_failed or each.b_failed):
+        if not each.rows and not (each.a.failed or each.b.failed):
             continue
         made.add_row(
             Text(each.title),
             str(each.rows),
-            _mean(each.a_mean, each.a_interval),
-            _mean(each.b_mean, each.b_interval),
-            _mean(each.difference, each.difference_interval, "+"),
+            _mean(each.a.mean, each.a.interval),
+            _mean(each.b.mean, each.b.interval),
+            _mean(each.difference, each.interval, "+"),
             str(each.wins),
             str(each.losses),
             str(each.ties),
-            str(each.a_failed),
-            str(each.b_failed),
+            str(each.a.failed),
+            str(each.b.failed),
         )
     return made
 
@@ -171,7 +123,7 @@ def _mean(mean: float | None, interval: Interval | None, sign: str = "") -> str:
 def _different(output: OutputComparison, rows: int) -> Table:
     made = table(f"{output.title}: most different rows", "A", "B", right=("A", "B"))
     for each in output.different[:rows]:
-        made.add_row(Text(each.name), f"{each.a:.4g}", f"{each.b:.4g}")
+        made.add_row(Text(each.id), f"{each.a:.4g}", f"{each.b:.4g}")
     return made
 
 
