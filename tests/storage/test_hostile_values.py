@@ -150,7 +150,7 @@ async def kept_results(place: Place, name: str, words: Sequence[str], values: Se
         scores = await store.reports.scores(claim.experiment_id)
         found = await store.reports.results(claim.experiment_id, after=None, limit=10)
         pending = await store.pending.evals(
-            claim.experiment_id, {words[1]: tuple(words)}, after=None, limit=10, retry_failed=True
+            claim.experiment_id, words[1], tuple(words), after=None, limit=10, retry_failed=True
         )
         return [lines, scores, pending, [(one.status, one.output, one.error, one.annotations) for one in found]]
     finally:

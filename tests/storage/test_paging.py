@@ -56,7 +56,7 @@ async def test_page_of_large_evaluations_counts_row_and_answer(store: Store) -> 
     claim = await claimed(store, number)
     await store.write([run(claim, n, output=LARGE) for n in range(3)])
     sizes, after = [], None
-    while page := await store.pending.evals(number, {"judge": ()}, after=after, limit=100, retry_failed=False):
+    while page := await store.pending.evals(number, "judge", (), after=after, limit=100, retry_failed=False):
         sizes.append((len(page), page.more))
         assert all(each.output == LARGE and each.row == {"p": f"{each.ordinal}{LARGE}"} for each in page)
         after = page[-1].cursor

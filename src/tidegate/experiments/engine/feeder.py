@@ -183,8 +183,9 @@ class Feeder:
             partial(
                 self._store.pending.evals,
                 run.id,
-                {stage.name: stage.outputs},
-                after=(*after, stage.name) if after is not None else None,
+                stage.name,
+                stage.outputs,
+                after=after,
                 limit=limit,
                 retry_failed=retry_failed,
             ),

@@ -4,8 +4,7 @@ No queue is stored. A page continues after the end of the last one. Rows are rea
 ordinals, with one index lookup for each item. Every query plan is therefore a walk through that range, whatever
 statistics the database has. Windows grow while they find little: a million finished rows cost some twenty queries.
 
-Pages of evaluations work the same way, over the ok runs that lack outputs of an evaluator. Each evaluator is a separate
-query, because each may have declared other outputs.
+Pages of evaluations work the same way, over the ok runs that lack outputs of one evaluator.
 
 Pages are bounded by size as well as by their count, so that few rows of megabytes are read at a time. A page's query
 returns the size of each text. It returns the text itself only where a whole page of such texts keeps the bound. The
@@ -15,7 +14,6 @@ read one by one. A page of small rows costs one query, as without a bound.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -37,12 +35,11 @@ from sqlalchemy import (
     or_,
     select,
     true,
-    union_all,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.experiments.storage.database import StorePart
-from tidegate.experiments.storage.records import EvalCursor, PendingEval, PendingTask, TaskCursor
+from tidegate.experiments.storage.records import PendingEval, PendingTask, TaskCursor
 from tidegate.experiments.storage.schema import (
     OK,
     annotation_rows,
@@ -227,31 +224,29 @@ class Pending(StorePart):
     async def evals(
         self,
         experiment_id: int,
-        evaluators: Mapping[str, tuple[str, ...]],
+        evaluator: str,
+        outputs: Sequence[str],
         *,
-        after: EvalCursor | None,
+        after: TaskCursor | None,
         limit: int,
         retry_failed: bool,
     ) -> Page[PendingEval]:
-        """Return the next eval items of ok runs without a result, by ordinal, repetition and evaluator.
+        """Return the next ok runs that lack a result of an evaluator, by ordinal and repetition.
 
-        `evaluators` maps names to declared outputs. An item is done when all of these exist, or any output where none
-        is declared. `retry_failed` includes failed and parked items. A page ends as in `pending_tasks`.
+        A run is judged when all `outputs` exist, or any one where none is declared. `retry_failed` includes failed and
+        parked ones. A page ends as in `tasks`.
         """
-        judges = sorted((shortened(name), tuple(map(shortened, outputs))) for name, outputs in evaluators.items())
-        if not judges or limit < 1:
-            return Page()
-        names = sorted(evaluators, key=shortened)
         async with self._database.reading() as connection:
             extent = await extent_of(connection, experiment_id)
-            if extent is None:
+            if extent is None or limit < 1:
                 return Page()
-
+            unjudged = _unjudged(experiment_id, shortened(evaluator), list(map(shortened, outputs)), retry_failed)
             bound = {"small": small(2 * limit)}
 
             def page(low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
-                branches = [_missing_evaluations(experiment_id, judge, low, high, retry_failed) for judge in judges]
-                return _with_runs(experiment_id, extent, _merged(branches, judges, after, most)), bound
+                ordinal, repetition = runs.c.ordinal, runs.c.repetition
+                items = unjudged.where(ordinal >= low, ordinal < high, past(ordinal, repetition, after))
+                return _with_runs(experiment_id, extent, items.order_by(ordinal, repetition).limit(most)), bound
 
             rows = await walk(connection, page, 0 if after is None else after[0], extent, limit)
             kept = within_bytes(rows, [row.body_size + row.output_size for row in rows])
@@ -260,7 +255,6 @@ class Pending(StorePart):
                     PendingEval(
                         row.ordinal,
                         row.repetition,
-                        names[row.place],
                         decoded(await body_of(connection, row)),
                         decoded(await output_of(connection, experiment_id, row)),
                         row.body_size + row.output_size,
@@ -352,13 +346,7 @@ def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any
     )
 
 
-Judge = tuple[str, tuple[str, ...]]
-"""Evaluator and its declared outputs."""
-
-
-def _missing_evaluations(experiment_id: int, judge: Judge, low: int, high: int, retry_failed: bool) -> Select[Any]:
-    """Return the query for the eval items that one evaluator lacks, from one ordinal to below another."""
-    name, outputs = judge
+def _unjudged(experiment_id: int, evaluator: str, outputs: Sequence[str], retry_failed: bool) -> Select[Any]:
     one = annotation_rows.c
     said = (
         select(func.count())
@@ -366,36 +354,15 @@ def _missing_evaluations(experiment_id: int, judge: Judge, low: int, high: int, 
             one.experiment_id == experiment_id,
             one.ordinal == runs.c.ordinal,
             one.repetition == runs.c.repetition,
-            one.evaluator == name,
+            one.evaluator == evaluator,
             one.output.in_(outputs) if outputs else true(),
             not_(wanted_again(annotation_rows)) if retry_failed else true(),
         )
         .scalar_subquery()
     )
     return select(runs.c.ordinal, runs.c.repetition).where(
-        runs.c.experiment_id == experiment_id,
-        runs.c.ordinal >= low,
-        runs.c.ordinal < high,
-        runs.c.status == OK,
-        said < max(1, len(outputs)),
+        runs.c.experiment_id == experiment_id, runs.c.status == OK, said < max(1, len(outputs))
     )
-
-
-def _merged(
-    branches: Sequence[Select[Any]], judges: Sequence[Judge], after: EvalCursor | None, most: int
-) -> Select[Any]:
-    """Return the first items of all evaluators together; `place` is the index of the item's evaluator."""
-    before = bisect_right([name for name, _ in judges], shortened(after[2])) if after else 0
-    parts = []
-    for place, branch in enumerate(branches):
-        ordinal, repetition = branch.selected_columns
-        if after is not None:
-            later = repetition > after[1] if place < before else repetition >= after[1]
-            branch = branch.where(or_(ordinal > after[0], later))
-        first = branch.add_columns(literal(place).label("place")).order_by(ordinal, repetition).limit(most)
-        parts.append(select(first.subquery()))
-    items = union_all(*parts).subquery("items")
-    return select(items).order_by(items.c.ordinal, items.c.repetition, items.c.place).limit(most)
 
 
 def _with_runs(experiment_id: int, extent: Extent, items: Select[Any]) -> Select[Any]:
@@ -410,5 +377,5 @@ def _with_runs(experiment_id: int, extent: Extent, items: Select[Any]) -> Select
         select(answer, row.digest, *content())
         .join(dataset_rows, and_(row.dataset_id == extent.dataset_id, row.ordinal == answer.c.ordinal))
         .outerjoin(contents, contents.c.digest == row.digest)
-        .order_by(answer.c.ordinal, answer.c.repetition, answer.c.place)
+        .order_by(answer.c.ordinal, answer.c.repetition)
     )

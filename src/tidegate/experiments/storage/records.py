@@ -20,10 +20,7 @@ from tidegate.core.values import AnsweredBy
 JSON: TypeAlias = "Mapping[str, JSON] | list[JSON] | tuple[JSON, ...] | str | int | float | bool | None"
 
 TaskCursor: TypeAlias = tuple[int, int]
-"""(ordinal, repetition) of the last task item of a page."""
-
-EvalCursor: TypeAlias = tuple[int, int, str]
-"""(ordinal, repetition, evaluator) of the last eval item of a page."""
+"""(ordinal, repetition) of the last item of a page."""
 
 AttemptCursor: TypeAlias = tuple[int, int, str, int, int]
 """(ordinal, repetition, stage, run_epoch, call_index) of the last attempt of a page."""
@@ -203,14 +200,13 @@ class PendingEval:
 
     ordinal: int
     repetition: int
-    evaluator: str
     row: JSON
     output: JSON
     size: int = field(default=0, compare=False, repr=False)
 
     @property
-    def cursor(self) -> EvalCursor:
-        return self.ordinal, self.repetition, self.evaluator
+    def cursor(self) -> TaskCursor:
+        return self.ordinal, self.repetition
 
 
 @dataclass(frozen=True, slots=True)
