@@ -17,6 +17,7 @@ from tidegate.pool.function_limit import FunctionLimit
 from tidegate.pool.key_gates import StageGate
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.rows import PoolMeter, PoolRow, PoolStats, RowQueue
+from tidegate.pool.threads import call_in_loop
 
 logger = logging.getLogger("tidegate")
 
@@ -138,11 +139,7 @@ class RowFlow(ABC):
 
     def in_loop(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function in the loop soon; callable in any thread at any point, even after its end."""
-        with suppress(RuntimeError):
-            if threading.get_ident() == self._thread:
-                self.loop.call_soon(function, *args)
-            else:
-                self.loop.call_soon_threadsafe(function, *args)
+        call_in_loop(self.loop, self._thread, function, *args)
 
     def abandon(self) -> None:
         """Close soon; callable in any thread at any point."""

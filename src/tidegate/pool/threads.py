@@ -47,6 +47,15 @@ class TooManyHang(Error):
         )
 
 
+def call_in_loop(loop: asyncio.AbstractEventLoop, thread: int, function: Callable[..., object], *args: Any) -> None:
+    """Call a function in the loop of `thread` soon; callable in any thread, even after the loop has closed."""
+    with contextlib.suppress(RuntimeError):
+        if threading.get_ident() == thread:
+            loop.call_soon(function, *args)
+        else:
+            loop.call_soon_threadsafe(function, *args)
+
+
 async def in_thread(call: Callable[[], T]) -> T:
     """Run `call` in a thread with a copy of this context, and return its result or raise its error.
 

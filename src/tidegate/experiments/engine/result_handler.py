@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from tidegate.core.values import AnsweredBy, NextStep
@@ -30,17 +29,9 @@ class ResultHandler:
     Missing capacity spends no attempt. Each possibly temporary failure spends one. Each final outcome leaves a row.
     """
 
-    def __init__(
-        self,
-        run: RunState,
-        timers: RetryTimers,
-        drain: Callable[[Status, str], None],
-        offer: Callable[[], None],
-    ) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
-        self._timers = timers
-        self._drain = drain
-        self._offer = offer
+        self.timers = RetryTimers(run, self.give_up)
 
     def add_new(self, items: list[Item], since: float) -> None:
         """Queue new items from the store, which could have been dispatched since the instant `since` of the loop."""
@@ -48,7 +39,7 @@ class ResultHandler:
             item.ready_at = since
             self._run.tracker.open(item)
         self._add(items)
-        self._offer()
+        self._run.offer()
 
     def add_invalid(self, item: Item, reason: str) -> None:
         """Record a row that cannot be tried, without a permit or a slot."""
@@ -130,7 +121,7 @@ class ResultHandler:
             kind, reason = "outage", run.outages[item.stage]
         else:
             kind, reason = "capacity", f"no capacity for {run.shared.settings.row_deadline:g} s of active waiting"
-            failure = self._timers.last_failure(stage)
+            failure = self.timers.last_failure(stage)
             reason += f"; last failure: {failure}" if failure else ""
         run.write_failure(item, ResultStatus.PARKED, kind, reason)
 
@@ -154,7 +145,7 @@ class ResultHandler:
         if self._run.live:
             name = self._run.experiment.name
             logger.warning("experiment %s stops: %s; jobs in flight may finish", name, reason)
-        self._drain(Status.STOPPED, reason)
+        self._run.drain(Status.STOPPED, reason)
 
     def _close(self, stage: Stage, reason: str) -> None:
         """Stop trying an evaluator in this run, and park its present and future items."""
@@ -189,11 +180,11 @@ class ResultHandler:
         if not run.live:
             return
         run.audit.waits.begin(item, run.shared.loop.time())
-        delay = self._timers.delay_of_refused(job, failure_class)
+        delay = self.timers.delay_of_refused(job, failure_class)
         if delay is None:
             self.park(item)
         elif delay:
-            self._timers.delay(item, delay)
+            self.timers.delay(item, delay)
         else:
             run.work_queue.put_back(item)
 
@@ -204,7 +195,7 @@ class ResultHandler:
         if at == run.work_queue.gate(item.stage) and failure_class.retry_after is not None and run.live:
             # The item waits for the reset, which does not count as active waiting.
             run.audit.waits.begin(item, run.shared.loop.time())
-            self._timers.refused(item)
+            self.timers.refused(item)
             run.work_queue.put_back(item)
         else:
             self._run.write_failure(item, ResultStatus.PARKED, failure_class.kind, _text(job))
@@ -219,7 +210,7 @@ class ResultHandler:
                 self._run.write_failure(item, ResultStatus.ERROR, failure_class.kind, text)
         elif run.live:
             delay = failure_class.delay(item.attempts, run.shared.gates.draw())
-            self._timers.delay(item, delay)
+            self.timers.delay(item, delay)
             run.audit.transient_retries += 1
             run.publish(Retrying(*item.place, run.stages[item.stage].name, item.attempts, failure_class.kind))
 
@@ -232,7 +223,7 @@ class ResultHandler:
             if others := sum(job.item.stage == item.stage and job.item is not item for job in run.in_flight):
                 reason += f"; {others} more {'row was' if others == 1 else 'rows were'} in flight"
             if item.stage == TASK:
-                self._drain(Status.ERROR, reason)
+                self._run.drain(Status.ERROR, reason)
             else:
                 self._close(stage, reason)
 

@@ -35,12 +35,11 @@ SHARE = 0.005
 
 
 class RetryTimers:
-    """Timers of a run. `give_up` parks items that are not in flight. `offer` is called when retries are ready."""
+    """Timers of a run. `give_up` parks items that are not in flight."""
 
-    def __init__(self, run: RunState, give_up: Callable[[list[Item]], None], offer: Callable[[], None]) -> None:
+    def __init__(self, run: RunState, give_up: Callable[[list[Item]], None]) -> None:
         self._run = run
         self._give_up = give_up
-        self._offer = offer
         settings = run.shared.settings
         self._deadlines = CapacityDeadline(run.shared.gates, settings.row_deadline)
         limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
@@ -77,7 +76,7 @@ class RetryTimers:
 
     def _retry(self, item: Item) -> None:
         self._run.work_queue.retry(item)
-        self._offer()
+        self._run.offer()
 
     def _remaining_in_call(self, job: Job, now: float) -> float:
         return self._deadlines.remaining_in_call(job, self._run.work_queue.gate(job.item.stage), now)

@@ -27,7 +27,6 @@ from tidegate.experiments.engine.queues import TASK, Item
 from tidegate.experiments.engine.replica import actor, process
 from tidegate.experiments.engine.result_handler import ResultHandler
 from tidegate.experiments.engine.results import Result, failed
-from tidegate.experiments.engine.retry_timers import RetryTimers
 from tidegate.experiments.engine.run_state import STOPPED_ELSEWHERE, RunnerContext, RunPhase, RunSlots, RunState
 from tidegate.experiments.engine.spending import RunSpending
 from tidegate.experiments.storage import (
@@ -63,9 +62,8 @@ class ExperimentRun(RunState):
         self.fenced_off = self._has_put_end = False
         self._grace_timer: asyncio.TimerHandle | None = None
         self.slots = RunSlots(self)
-        self.timers = RetryTimers(self, lambda items: self.results.give_up(items), self.offer)
-        self.results = ResultHandler(self, self.timers, self.drain, self.offer)
-        self.spending = RunSpending(self, self.slots, self.drain, self.fail, self.offer)
+        self.results = ResultHandler(self)
+        self.spending = RunSpending(self, self.slots)
         self._discovery = KeyDiscovery(
             self.id, self.stages, self.work_queue, shared.gates, shared.fair_queue, self.offer
         )
@@ -73,14 +71,13 @@ class ExperimentRun(RunState):
     def start(self) -> None:
         """Join the fair queue and announce the start. The feeder supplies the work."""
         self.shared.fair_queue.join(self.id, self.experiment.weight)
-        self.timers.start()
+        self.results.timers.start()
         self.page_wanted.set()
         begun = "joined" if self.contributes else "started"
         self.log(LogLevel.INFO, type=begun, epoch=self.claim.epoch, **process())
         self.publish(StateChanged(Status.RUNNING))
 
     def offer(self) -> None:
-        """Offer the ready work to the fair queue."""
         if self.phase is not RunPhase.LIVE:
             return
         for gate in set(self.work_queue.gates()):
@@ -198,14 +195,7 @@ class ExperimentRun(RunState):
             self.log(LogLevel.INFO, type="stopped_by_user", epoch=self.claim.epoch, **actor())
         self.drain(Status.STOPPED, None)
 
-    def fail(self, error: BaseException) -> None:
-        self.drain(Status.ERROR, redacted(error))
-
     def drain(self, final: Status | None, reason: str | None, grace: float | None = None) -> None:
-        """Stop dispatching, and let jobs in flight finish for `grace` seconds; only the first call has an effect.
-
-        `final` is the status with which the claim is released at the end. It is None if the claim is kept or was lost.
-        """
         if self.phase is not RunPhase.LIVE:
             return
         self.phase = RunPhase.DRAINING
@@ -219,7 +209,7 @@ class ExperimentRun(RunState):
         self.shared.fair_queue.leave(self.id)
         self._discovery.end()
         self.work_queue.clear()
-        self.timers.end()
+        self.results.timers.end()
         grace = self.shared.settings.grace if grace is None else grace
         if grace <= 0:
             self.cancel()

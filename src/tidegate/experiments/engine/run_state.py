@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -18,6 +19,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.audit import RunAudit
+from tidegate.experiments.engine.background import redacted
 from tidegate.experiments.engine.budget import Budget, BudgetLedger
 from tidegate.experiments.engine.completion import CompletionTracker
 from tidegate.experiments.engine.events import Event, SubscriberHub
@@ -47,6 +49,7 @@ from tidegate.experiments.storage import (
 )
 from tidegate.pool.function_limit import FLOOR, FunctionLimit, Hold
 from tidegate.pool.key_gates import KeyGates
+from tidegate.pool.threads import call_in_loop
 
 
 @dataclass(slots=True)
@@ -92,7 +95,7 @@ class RunPhase(Enum):
     ENDED = "ended"
 
 
-class RunState:
+class RunState(ABC):
     """State of one experiment under one claim.
 
     `retry_failed` requests a new try of earlier failed and parked items. `cap` is the maximum of jobs in flight that
@@ -155,6 +158,20 @@ class RunState:
         """Return the number of slots that retries may have: a share of the `cap`, or of the jobs in flight."""
         slots = max(FLOOR, len(self.in_flight)) if self.cap is None else self.cap
         return max(1, int(RETRY_SLOT_SHARE * slots))
+
+    @abstractmethod
+    def offer(self) -> None:
+        """Offer the ready work to the fair queue."""
+
+    @abstractmethod
+    def drain(self, final: Status | None, reason: str | None, grace: float | None = None) -> None:
+        """Stop dispatching, and let jobs in flight finish for `grace` seconds; only the first call has an effect.
+
+        `final` is the status with which the claim is released at the end. It is None if the claim is kept or was lost.
+        """
+
+    def fail(self, error: BaseException) -> None:
+        self.drain(Status.ERROR, redacted(error))
 
     @property
     def id(self) -> int:
@@ -258,13 +275,7 @@ class RunState:
 
     def in_loop(self, function: Callable[..., object], *args: Any) -> None:
         """Schedule a call in the event loop from any thread; ignore it if the loop is closed."""
-        if threading.get_ident() == self.thread and not self.shared.loop.is_closed():
-            self.shared.loop.call_soon(function, *args)
-            return
-        try:
-            self.shared.loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:
-            return
+        call_in_loop(self.shared.loop, self.thread, function, *args)
 
     def end(self) -> tuple[Status, str | None]:
         closed = [stage.closing for stage in self.stages if stage.closing]

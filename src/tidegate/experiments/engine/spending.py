@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
 from functools import partial
 
 from tidegate.admission.audit import cost_of, require_prices
@@ -27,19 +26,9 @@ class RunSpending:
     Where several replicas run the experiment, the run has a budget and no ledger: the claims of chunks are counted.
     """
 
-    def __init__(
-        self,
-        run: RunState,
-        slots: RunSlots,
-        drain: Callable[[Status, str], None],
-        fail: Callable[[BaseException], None],
-        offer: Callable[[], None],
-    ) -> None:
+    def __init__(self, run: RunState, slots: RunSlots) -> None:
         self._run = run
         self._slots = slots
-        self._drain = drain
-        self._fail = fail
-        self._offer = offer
         self._metered: set[int] = set()
         self._told_of_usage = False
         self._starting: dict[int, asyncio.Future[None]] = {}
@@ -74,7 +63,7 @@ class RunSpending:
         """End the run if its budget is reached: what it has started is done."""
         run, ledger = self._run, self._run.ledger
         if ledger is not None and run.live and (ledger.reached or (not run.in_flight and ledger.stuck)):
-            self._drain(Status.STOPPED, ledger.reason)
+            self._run.drain(Status.STOPPED, ledger.reason)
 
     def fits(self, stage: int) -> bool:
         run, ledger = self._run, self._run.ledger
@@ -89,7 +78,7 @@ class RunSpending:
             # No job's end follows that would find this out, or offer the judgements behind the task.
             run.in_loop(self.end_if_spent)
             if any(run.work_queue.depth(each.index) for each in run.stages[1:]):
-                run.in_loop(self._offer)
+                run.in_loop(run.offer)
         return False
 
     def _stored_expectation(self, ledger: BudgetLedger, job: Job) -> asyncio.Future[None] | None:
@@ -127,7 +116,7 @@ class RunSpending:
                 f"an answer of {unknown.key.provider} states no usage, so no budget can count it; a stream of openai "
                 "states it with stream_options={'include_usage': True}"
             )
-            self._fail(ConfigurationError("budget", str(budget), bound))
+            self._run.fail(ConfigurationError("budget", str(budget), bound))
         elif not self._told_of_usage:
             self._told_of_usage = True
             text = "experiment %s: an answer of %s has no usage: the budget does not count it, nor others like it"
@@ -146,4 +135,4 @@ class RunSpending:
         """End the run before a call whose price is unknown. Any thread may call this."""
         name = f"{key.provider}/{model}" if model else key.provider
         bound = f"{name} has no price; tidegate.providers.register_price or TIDEGATE_PRICES adds one"
-        self._run.in_loop(partial(self._fail, ConfigurationError("budget usd", limit, bound)))
+        self._run.in_loop(partial(self._run.fail, ConfigurationError("budget usd", limit, bound)))

@@ -36,6 +36,7 @@ from tidegate.experiments.engine.run_state import RunnerContext, RunPhase
 from tidegate.experiments.storage import BatchState, Claim, ExperimentRow, LogLevel, ResultStatus, Status
 from tidegate.experiments.storage.spend_reserve import RECENT
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
+from tidegate.pool.threads import call_in_loop
 
 if TYPE_CHECKING:
     from tidegate.experiments.engine.run_state import RunnerContext
@@ -76,13 +77,7 @@ class Dispatcher:
 
     def wake_from_thread(self) -> None:
         """Do the same from any thread, even after the loop has closed."""
-        if threading.get_ident() == self._thread:
-            self.wake()
-            return
-        try:
-            self._loop.call_soon_threadsafe(self.wake)
-        except RuntimeError:
-            return
+        call_in_loop(self._loop, self._thread, self.wake)
 
     def on_room(self) -> None:
         """Check again, because the writer accepts results again; runs that need more work request it."""
