@@ -110,9 +110,6 @@ def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-Evaluation = Callable[[Any, Any], Awaitable[Any]]
-
-
 def from_file(path: Path) -> Experiment:
     """Return the experiment that a YAML file declares; a relative dataset path starts at the file's folder.
 

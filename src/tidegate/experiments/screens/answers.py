@@ -28,6 +28,7 @@ from tidegate.experiments.storage import (
     StoredRun,
 )
 from tidegate.experiments.storage.database import has_secret, parsed
+from tidegate.experiments.storage.records import score_title
 from tidegate.experiments.storage.row_pages import CELL, RowPage
 from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.tally import OutputTally, StageTally, scores_of
@@ -234,7 +235,7 @@ def _progress(row: ExperimentRow, stages: Stages, source: ExperimentSource) -> d
         "invalid": tasks.failed.get("invalid", 0),
         "eta": max(eta for eta in etas if eta is not None) if running and None not in etas else None,
         "means": [
-            {"title": _title(name, output), "mean": one.mean, "n": one.scored}
+            {"title": score_title(name, output), "mean": one.mean, "n": one.scored}
             for name in names
             for output, one in (stages[name].outputs.items() if name in stages else ())
             if one.scored
@@ -301,7 +302,7 @@ def _output(one: OutputTally, score: Score) -> dict[str, Any]:
     histogram = one.histogram
     return {
         "output": score.output,
-        "title": _title(score.evaluator, score.output),
+        "title": score.title,
         "ok": one.ok,
         "failed": score.failed,
         "n": one.scored,
@@ -314,10 +315,6 @@ def _output(one: OutputTally, score: Score) -> dict[str, Any]:
         "labels": None if one.labels is None else sorted(one.labels.items(), key=lambda each: (-each[1], each[0])),
         "labelled": one.labelled,
     }
-
-
-def _title(stage: str, output: str) -> str:
-    return stage if output in (stage, "") else f"{stage}.{output}"
 
 
 def _line(line: LoggedLine) -> dict[str, Any]:
@@ -346,7 +343,7 @@ def _result(one: Any, judged: Sequence[Any]) -> dict[str, Any]:
         "seconds": one.seconds,
         "judgements": [
             {
-                "title": _title(each.evaluator, each.output),
+                "title": score_title(each.evaluator, each.output),
                 "status": each.status,
                 "score": each.score,
                 "label": readable(each.label),

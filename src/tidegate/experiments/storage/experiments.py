@@ -176,11 +176,10 @@ class Experiments(StorePart):
 
 EXPERIMENTS: Select[Any] = (
     select(
-        experiments,
-        execution_configs,
-        datasets.c.source,
-        datasets.c.rows,
-        datasets.c.complete,
+        *(experiments.c[name] for name in ("id", "name", "dataset_id", "repetitions", "spec")),
+        experiments.c.created_at.label("created_on"),
+        *(execution_configs.c[name] for name in ("status", "claimed_by", "epoch", "last_error")),
+        *(datasets.c[name] for name in ("source", "rows", "complete")),
         case((execution_configs.c.claimed_at.isnot(None), since(execution_configs.c.claimed_at))).label("quiet"),
         since(func.coalesce(execution_configs.c.cooldown_until, execution_configs.c.created_at)).label("cooled"),
     )
@@ -219,24 +218,9 @@ def _make(sqlite: bool, connection: Connection, values: Mapping[str, Any], sourc
 
 
 def _experiment(row: Row[Any]) -> ExperimentRow:
-    column = row._mapping
-    return ExperimentRow(
-        id=column[experiments.c.id],
-        name=column[experiments.c.name],
-        dataset_id=column[experiments.c.dataset_id],
-        source=column[datasets.c.source],
-        rows=column[datasets.c.rows],
-        complete=column[datasets.c.complete],
-        repetitions=column[experiments.c.repetitions],
-        spec=decoded(column[experiments.c.spec]),
-        created_on=column[experiments.c.created_at],
-        status=Status(column[execution_configs.c.status]),
-        claimed_by=column[execution_configs.c.claimed_by],
-        quiet=column["quiet"],
-        epoch=column[execution_configs.c.epoch],
-        last_error=column[execution_configs.c.last_error],
-        cooling=max(0.0, -column["cooled"]),
-    )
+    stored = row._asdict()
+    cooling = max(0.0, -stored.pop("cooled"))
+    return ExperimentRow(**{**stored, "spec": decoded(row.spec), "status": Status(row.status), "cooling": cooling})
 
 
 DELETION_LOCK = 0x7469_6465_6465_6C65

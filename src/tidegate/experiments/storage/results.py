@@ -67,6 +67,12 @@ MAX_CHOICES, CHOICE_BYTES = 3, 200
 """Choices of fallbacks that are kept of a result, and the bytes of each of their three texts. Derived from PostgreSQL,
 as `stored_forms.MAX_NAME_BYTES`."""
 
+ATTEMPT_FACTS = (
+    "latency", "waited", "status", "cause", "http_status", "retry_after", "input_tokens", "output_tokens",
+    "cached_tokens", "reasoning_tokens",
+)  # fmt: skip
+"""Fields of an attempt that are stored as they are."""
+
 Values = dict[str, Any]
 Result = RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine
 
@@ -326,18 +332,9 @@ def _attempts(kept: Sequence[Result], at: datetime) -> list[Values]:
             "run_epoch": result.epoch,
             "call_index": one.index,
             "started_at": at - timedelta(seconds=elapsed - one.began_at),
-            "latency": one.latency,
-            "waited": one.waited,
-            "status": one.status,
+            **{name: getattr(one, name) for name in ATTEMPT_FACTS},
             "kind": cleaned(one.kind),
-            "cause": one.cause,
-            "http_status": one.http_status,
             "key": cleaned(one.key),
-            "retry_after": one.retry_after,
-            "input_tokens": one.input_tokens,
-            "output_tokens": one.output_tokens,
-            "cached_tokens": one.cached_tokens,
-            "reasoning_tokens": one.reasoning_tokens,
         }
         for result in kept
         if isinstance(result, RunResult | AnnotationResult | ItemAttempts)

@@ -98,11 +98,9 @@ class TallyUpdate:
         for number, of_one in _grouped(rows, lambda row: row["experiment_id"]).items():
             stage = self._stage(number, TASKS)
             for row in of_one:
-                before = known.get(_item(row)) if known else None
-                if before is None and row["status"] == "ok":
-                    stage.add_ok(row["attempts"], row["seconds"])
+                before = known.get(_item(row))
                 # The statement of the batch writes no failed result over an ok one.
-                elif before is None or before.status != "ok" or row["status"] == "ok":
+                if before is None or before.status != "ok" or row["status"] == "ok":
                     stage.change([before] if before else [], [_facts(row)])
 
     def _add_annotations(self, rows: Sequence[Values]) -> None:
@@ -114,12 +112,7 @@ class TallyUpdate:
         for (number, evaluator), of_one in _grouped(rows, lambda row: (row["experiment_id"], row["evaluator"])).items():
             stage = self._stage(number, evaluator)
             for item, results in _grouped(of_one, _item).items():
-                facts_of = [_facts(row) for row in results]
-                before = known.get((item, evaluator)) if known else None
-                if before is None and all(one.status == "ok" for one in facts_of):
-                    stage.add_ok(results[0]["attempts"], results[0]["seconds"], facts_of)
-                else:
-                    _change(stage, before or {}, facts_of)
+                _change(stage, known.get((item, evaluator), {}), [_facts(row) for row in results])
 
 
 def _change(stage: StageTally, before: Mapping[str | None, ResultFacts], results: Sequence[ResultFacts]) -> None:

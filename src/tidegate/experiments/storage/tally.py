@@ -254,21 +254,6 @@ class StageTally:
             self._count(before, -1)
             self._count(after, 1)
 
-    def add_ok(self, attempts: int, seconds: float, results: Sequence[ResultFacts] = ()) -> None:
-        """Count one more item, all of whose `results` are ok: the usual case, without a search for failures."""
-        self.items += 1
-        self.attempts += attempts
-        self.milliseconds += int(seconds * 1000)
-        for one in results:
-            known = self.outputs.get(one.output or "")
-            if known is None or one.label is not None or one.valued or one.chosen:
-                self._output(one.output or "", one, 1)
-            else:
-                known.ok += 1
-                if one.score is not None:
-                    known.scored += 1
-                    known.fresh[one.score] = known.fresh.get(one.score, 0) + 1
-
     def _count(self, results: Sequence[ResultFacts], count: int) -> None:
         if not results:
             return
