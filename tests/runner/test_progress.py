@@ -146,7 +146,7 @@ def stored(**by_status: int) -> ResultCounts:
 def test_the_tally_takes_the_counts_of_all_replicas_in_place_of_its_own() -> None:
     tally = ResultTally(["task", "judge"])
     tally.rows, tally.all_rows = 10, True
-    tally.load(stored(ok=2, error=3), (), retry_failed=True)
+    tally.load(stored(ok=2, error=3), retry_failed=True)
     # Another replica has answered 4 rows; which of the stored failures are new is not known.
     tally.count_tasks(stored(ok=6, error=2, invalid=1), retry_failed=True)
     assert tally.done[0] == {OK: 6, ResultStatus.INVALID: 1}
