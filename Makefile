@@ -198,7 +198,7 @@ $(ENVS)/node/ready: tests/node/package.json
 	touch $@
 
 $(ENVS)/docs/ready: $(ENVS)/docs/pip constraints-docs.txt
-	$(ENVS)/docs/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-docs.txt --editable ".[runner]" --group docs
+	$(ENVS)/docs/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-docs.txt --editable ".[experiments]" --group docs
 	touch $@
 
 $(ENVS)/release/ready: $(ENVS)/release/pip constraints-release.txt

@@ -15,7 +15,7 @@ from tidegate.errors import ConfigurationError
 
 PREFIX = "TIDEGATE_"
 
-OTHER_VARIABLES = ("TIDEGATE_RUN_DIR", "TIDEGATE_STATE_DIR", "TIDEGATE_GATEWAY", "TIDEGATE_DB", "TIDEGATE_RUNNER_")
+OTHER_VARIABLES = ("TIDEGATE_RUN_DIR", "TIDEGATE_STATE_DIR", "TIDEGATE_GATEWAY", "TIDEGATE_DB", "TIDEGATE_EXPERIMENTS_")
 """Beginnings of variables that are read elsewhere."""
 
 

@@ -204,9 +204,9 @@ class TestAttempts:
         assert told.value.field == "audit"
 
     def test_the_setting_may_come_from_the_environment(self) -> None:
-        assert RunnerSettings.from_environment({"TIDEGATE_RUNNER_AUDIT": "all"}).audit == "all"
-        with pytest.raises(ConfigurationError, match="TIDEGATE_RUNNER_AUDIT"):
-            RunnerSettings.from_environment({"TIDEGATE_RUNNER_AUDIT": "most"})
+        assert RunnerSettings.from_environment({"TIDEGATE_EXPERIMENTS_AUDIT": "all"}).audit == "all"
+        with pytest.raises(ConfigurationError, match="TIDEGATE_EXPERIMENTS_AUDIT"):
+            RunnerSettings.from_environment({"TIDEGATE_EXPERIMENTS_AUDIT": "most"})
 
 
 class TestStatistics:

@@ -22,7 +22,7 @@ SLOTS = 20
 UNWRITTEN = 100
 """Answers that wait to be written from which no more work begins. A slow database makes them wait."""
 
-LIMITS = {"TIDEGATE_RUNNER_MAX_CONCURRENCY": str(SLOTS), **constants.environ(UNWRITTEN_RESULTS=UNWRITTEN)}
+LIMITS = {"TIDEGATE_EXPERIMENTS_MAX_CONCURRENCY": str(SLOTS), **constants.environ(UNWRITTEN_RESULTS=UNWRITTEN)}
 """What the killed process is told."""
 
 

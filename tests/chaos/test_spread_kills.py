@@ -15,7 +15,7 @@ from tests.chaos.processes import REPETITIONS, Replica, Scene, durable, everythi
 SETTINGS = {
     "SPREAD": "1",
     **constants.environ(HEARTBEAT_SECONDS=1.0, STALE_SECONDS=10.0, ORPHAN_SCAN_SECONDS=0.5),
-    "TIDEGATE_RUNNER_MAX_CONCURRENCY": "8",
+    "TIDEGATE_EXPERIMENTS_MAX_CONCURRENCY": "8",
 }
 
 

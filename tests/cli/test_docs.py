@@ -35,8 +35,8 @@ def test_page_is_printed_as_it_is(name: str) -> None:
 
 
 def test_unknown_page_is_told_with_the_nearest_one() -> None:
-    code, said = docs("runer")
-    assert (code, "did you mean 'runner'?" in said) == (2, True)
+    code, said = docs("experimnts")
+    assert (code, "did you mean 'experiments'?" in said) == (2, True)
 
 
 def test_wheel_has_the_pages_where_the_command_looks_first() -> None:

@@ -252,7 +252,7 @@ def parsed(words: list[str]) -> None:
 
 def variables() -> set[str]:
     named = {f"TIDEGATE_{name.upper()}" for name in Settings.model_fields}
-    named |= {f"TIDEGATE_RUNNER_{name.upper()}" for name in RunnerSettings.model_fields}
+    named |= {f"TIDEGATE_EXPERIMENTS_{name.upper()}" for name in RunnerSettings.model_fields}
     for source in (ROOT / "src").rglob("*.py"):
         named |= {*re.findall(r"\bTIDEGATE_[A-Z_]*[A-Z]\b", source.read_text("utf-8"))}
     return named

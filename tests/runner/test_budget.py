@@ -190,9 +190,9 @@ def test_a_budget_without_an_amount_is_refused(given: dict[str, Any]) -> None:
 
 
 def test_settings_refuse_a_budget_of_nothing() -> None:
-    with pytest.raises(ConfigurationError, match="TIDEGATE_RUNNER_BUDGET_USD"):
-        RunnerSettings.from_environment({"TIDEGATE_RUNNER_BUDGET_USD": "0"})
-    assert RunnerSettings.from_environment({"TIDEGATE_RUNNER_BUDGET_USD": "2.5"}).budget_usd == 2.5
+    with pytest.raises(ConfigurationError, match="TIDEGATE_EXPERIMENTS_BUDGET_USD"):
+        RunnerSettings.from_environment({"TIDEGATE_EXPERIMENTS_BUDGET_USD": "0"})
+    assert RunnerSettings.from_environment({"TIDEGATE_EXPERIMENTS_BUDGET_USD": "2.5"}).budget_usd == 2.5
 
 
 class Provider:

@@ -238,7 +238,7 @@ def test_without_sqlalchemy_it_is_said_what_to_install(monkeypatch: pytest.Monke
     for name in [name for name in sys.modules if name.startswith("tidegate.experiments.storage")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    with pytest.raises(ImportError, match=r"tidegate\[runner\]"):
+    with pytest.raises(ImportError, match=r"tidegate\[experiments\]"):
         importlib.import_module("tidegate.experiments.storage")
 
 

@@ -12,7 +12,7 @@ PUBLIC = {
     "tidegate.fallbacks": "A choice of a fallback. Guide: [Fallbacks](../fallbacks.md).",
     "tidegate.core.values": "The cost of a call that `execute` governs.",
     "tidegate.core.limiter_state": "The permit of one attempt, which `try_admit` returns.",
-    "tidegate.experiments": "Experiments that survive crashes and outages. Guide: [Experiments](../runner.md).",
+    "tidegate.experiments": "Experiments that survive crashes and outages. Guide: [Experiments](../experiments.md).",
     "tidegate.testing": "A simulated provider. Guide: [The simulator](../simulator.md).",
     "tidegate.providers": "Tables of providers, and the functions that read by them. Guide: "
     "[Providers](../providers.md).",

@@ -80,7 +80,7 @@ class Place:
         """
         with WarmProcess(
             [*TIDEGATE[1:], "experiment", *words],
-            env=environ(COLUMNS="200", **{"TIDEGATE_RUNNER_MAX_CONCURRENCY": "20", **env}),
+            env=environ(COLUMNS="200", **{"TIDEGATE_EXPERIMENTS_MAX_CONCURRENCY": "20", **env}),
             cwd=self.path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -26,7 +26,7 @@ def ran(place: Place, audit: str) -> str:
     """The output of a run of three rows, one of which fails."""
     place.rows(3)
     place.write("my_eval.py", SOME_FAIL)
-    done = place.run("run", "my_eval.py", TIDEGATE_RUNNER_AUDIT=audit)
+    done = place.run("run", "my_eval.py", TIDEGATE_EXPERIMENTS_AUDIT=audit)
     assert done.code == 3
     return done.out
 

@@ -425,7 +425,7 @@ def test_without_a_database_library_each_command_says_what_to_install(
     assert done.code == 1
     assert (
         done.complaint
-        == "tidegate: command not started: no-such-package not installed; run pip install 'tidegate[runner]'"
+        == "tidegate: command not started: no-such-package not installed; run pip install 'tidegate[experiments]'"
     )
 
 

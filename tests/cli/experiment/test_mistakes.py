@@ -78,9 +78,13 @@ def test_what_is_no_experiment_is_said_with_what_would_be(place: Place, source: 
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("TIDEGATE_RUNNER_GRACE", "-1", "TIDEGATE_RUNNER_GRACE: '-1' is not usable: Input should be greater than"),
-        ("TIDEGATE_RUNNER_MAX_CONCURRENCY", "many", "TIDEGATE_RUNNER_MAX_CONCURRENCY: 'many' is not usable"),
-        ("TIDEGATE_RUNNER_GRAEC", "1", "there is no such setting; the nearest is TIDEGATE_RUNNER_GRACE"),
+        (
+            "TIDEGATE_EXPERIMENTS_GRACE",
+            "-1",
+            "TIDEGATE_EXPERIMENTS_GRACE: '-1' is not usable: Input should be greater than",
+        ),
+        ("TIDEGATE_EXPERIMENTS_MAX_CONCURRENCY", "many", "TIDEGATE_EXPERIMENTS_MAX_CONCURRENCY: 'many' is not usable"),
+        ("TIDEGATE_EXPERIMENTS_GRAEC", "1", "there is no such setting; the nearest is TIDEGATE_EXPERIMENTS_GRACE"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_named(place: Place, variable: str, value: str, said: str) -> None:

@@ -295,8 +295,8 @@ experiment = Experiment("mule", [{"id": str(n)} for n in range(3)], mule, task_t
 def test_a_function_that_ignores_its_cancellation_holds_no_process(place: Place) -> None:
     place.write("my_eval.py", MULE)
     settings = {
-        "TIDEGATE_RUNNER_GRACE": "0.2",
-        "TIDEGATE_RUNNER_ATTEMPTS": "1",
+        "TIDEGATE_EXPERIMENTS_GRACE": "0.2",
+        "TIDEGATE_EXPERIMENTS_ATTEMPTS": "1",
         **constants.environ(CANCEL_GRACE_SECONDS=0.1),
     }
     done = place.process("run", "my_eval.py", **settings)

@@ -1,4 +1,4 @@
-"""What docs/runner.md shows is what there is."""
+"""What docs/experiments.md shows is what there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.experiments.declared import from_file
 from tidegate.experiments.declared.schema import Document, declared
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/runner.md").read_text()
+PAGE = (ROOT / "docs/experiments.md").read_text()
 
 
 def block(language: str) -> str:

@@ -79,7 +79,7 @@ def run(
     Finished results are kept, failed and parked ones are tried again. A name runs the code or the YAML file that the
     database names, as it is now. The first Ctrl-C stops it after the work in flight, which has 30 s to finish; the
     second one cancels that work. The exit code is 0 if every row was answered and every answer judged; `tidegate docs
-    runner` lists the others.
+    experiments` lists the others.
 
     With `--join` the process that runs the experiment judges the answers and ends it. Ctrl-C leaves it after the work
     in flight; its other rows are answered elsewhere. The exit code is 0 if nothing here ended the work early.
@@ -191,7 +191,9 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*positional: Any, **named: Any) -> None:
         if missing := [package for module, package in NEEDED.items() if find_spec(module) is None]:
-            raise stop(f"command not started: {', '.join(missing)} not installed; run pip install 'tidegate[runner]'")
+            raise stop(
+                f"command not started: {', '.join(missing)} not installed; run pip install 'tidegate[experiments]'"
+            )
         try:
             command(*positional, **named)
         except (UnknownExperiment, ConfigurationError) as error:

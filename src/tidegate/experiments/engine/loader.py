@@ -94,7 +94,7 @@ def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experimen
     try:
         from tidegate.experiments.declared import from_file, from_stored
     except ModuleNotFoundError as error:
-        raise CannotLoad(source, f"{error.name} is missing; pip install 'tidegate[runner]'") from error
+        raise CannotLoad(source, f"{error.name} is missing; pip install 'tidegate[experiments]'") from error
     return from_file(Path(source)) if values is None else from_stored(values, source)
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tidegate.errors import ConfigurationError
 
-PREFIX = "TIDEGATE_RUNNER_"
+PREFIX = "TIDEGATE_EXPERIMENTS_"
 """Prefix of the environment variables that set runner settings."""
 
 
@@ -83,7 +83,7 @@ class RunnerSettings(BaseModel):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, **given: Any) -> RunnerSettings:
-        """Return settings from the TIDEGATE_RUNNER_… variables and from `given`, which has priority.
+        """Return settings from the TIDEGATE_EXPERIMENTS_… variables and from `given`, which has priority.
 
         An empty variable is absent. Raise `ConfigurationError` for an unknown variable or an invalid value.
         """

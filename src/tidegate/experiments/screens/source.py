@@ -109,7 +109,7 @@ class ExperimentSource:
 
     async def _opened(self) -> Store:
         if missing := [package for module, package in NEEDED.items() if find_spec(module) is None]:
-            raise SourceProblem(f"{', '.join(missing)} not installed; run: pip install 'tidegate[runner]'")
+            raise SourceProblem(f"{', '.join(missing)} not installed; run: pip install 'tidegate[experiments]'")
         # In a thread: the import takes half a second, in which other answers go on.
         await asyncio.to_thread(importlib.import_module, "tidegate.experiments.storage")
         from tidegate.experiments.storage import Store

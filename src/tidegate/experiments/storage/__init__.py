@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 if find_spec("sqlalchemy") is None:
     raise ImportError(
-        "tidegate.experiments.storage not imported: SQLAlchemy is missing; pip install 'tidegate[runner]'"
+        "tidegate.experiments.storage not imported: SQLAlchemy is missing; pip install 'tidegate[experiments]'"
     )
 
 from tidegate.experiments.storage.records import JSON as JSON

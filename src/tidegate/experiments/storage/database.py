@@ -115,7 +115,7 @@ POSTGRESQL_SETTINGS = (
     # longer than most of them.
     "SET jit = off",
 )
-CURES = {True: "pip install 'tidegate[runner]'", False: "pip install 'tidegate[postgres]'"}
+CURES = {True: "pip install 'tidegate[experiments]'", False: "pip install 'tidegate[postgres]'"}
 
 
 def shared_engine(url: URL) -> AsyncEngine:

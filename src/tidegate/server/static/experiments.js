@@ -151,7 +151,7 @@ function Problem({ data }) {
       <p>${plain(data.problem)}</p>
       ${data.missing && html`
         <p>This page of the documentation has a first experiment, and this command runs it:</p>
-        <pre>tidegate docs runner${"\n"}tidegate experiment run my_eval.py:experiment</pre>
+        <pre>tidegate docs experiments${"\n"}tidegate experiment run my_eval.py:experiment</pre>
         <p class="faint">Another database: <code>tidegate serve --db FILE</code>, or the variable <code>TIDEGATE_DB</code>.</p>`}
     </section>`;
 }
