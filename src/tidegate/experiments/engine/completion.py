@@ -1,9 +1,8 @@
 """Completion of one run: its open items, and the evaluations that only the database knows.
 
 Theory of operation. Memory holds a bounded number of evaluations per evaluator. An evaluation that does not fit stays
-in the database: its run is stored and lacks the annotation. A scan of such runs moves forward from a cursor. The scan
-meets an evaluation that was rejected ahead of the cursor. A rejection behind the cursor makes the scan begin again just
-before that place.
+in the database: its run is stored and lacks the annotation. A scan of such runs moves forward from a cursor. At its end
+it begins again just before the first place that was rejected since its begin.
 """
 
 from __future__ import annotations
@@ -18,28 +17,22 @@ class EvalBacklog:
     have left evaluations, so the scan begins at the first row.
     """
 
-    __slots__ = ("_behind", "_meanwhile", "cursor", "may_have_more")
+    __slots__ = ("_again", "cursor", "may_have_more")
 
     def __init__(self, left_over: bool) -> None:
         self.may_have_more = left_over
         self.cursor: Place | None = None
-        self._behind: Place | None = None
-        self._meanwhile: Place | None = None
+        self._again: Place | None = None
 
     def defer(self, place: Place) -> None:
         """Record an evaluation that did not fit into memory and whose run is durable, so a scan can find it."""
         before = Place(place.ordinal, -1)
-        self._meanwhile = _first(self._meanwhile, before)
         if not self.may_have_more:
             self.may_have_more = True
             self.cursor = before
-        elif self.cursor is not None and place <= self.cursor:
-            self._behind = _first(self._behind, before)
-
-    def begin(self) -> Place | None:
-        """Begin to read a page; return the place after which it begins."""
-        self._meanwhile = None
-        return self.cursor
+        elif self._again is None or before < self._again:
+            # The scan may be beyond it, or may just read a page without it.
+            self._again = before
 
     def scanned(self, last: Place | None, at_end: bool) -> None:
         """Record a page that was read.
@@ -48,19 +41,10 @@ class EvalBacklog:
         """
         if last is not None:
             self.cursor = last
-            if self._meanwhile is not None and self._meanwhile < last:
-                # This run became durable while the page was read, so the page may lack it.
-                self._behind = _first(self._behind, self._meanwhile)
-        if not at_end:
-            return
-        if self._behind is not None:
-            self.cursor, self._behind = self._behind, None
-        elif self._meanwhile is None:
+        if at_end and self._again is None:
             self.may_have_more = False
-
-
-def _first(one: Place | None, other: Place) -> Place:
-    return other if one is None else min(one, other)
+        elif at_end:
+            self.cursor, self._again = self._again, None
 
 
 Identity = tuple[int, int, int]
@@ -118,7 +102,7 @@ class CompletionTracker:
     def scan(self, stage: int) -> tuple[Place | None, bool]:
         """Begin to read a page of an evaluator's backlog; return its start place and the `retry_failed` flag."""
         self._closed_in_scan = set()
-        return self.backlogs[stage - 1].begin(), self._retry_failed[stage - 1]
+        return self.backlogs[stage - 1].cursor, self._retry_failed[stage - 1]
 
     def scanned(self, stage: int, found: list[Place], at_end: bool) -> list[Place]:
         """Record a page, and return its places that memory does not know yet."""
