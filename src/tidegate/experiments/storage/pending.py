@@ -7,9 +7,8 @@ statistics the database has. Windows grow while they find little: a million fini
 Pages of evaluations work the same way, over the ok runs that lack outputs of one evaluator.
 
 Pages are bounded by size as well as by their count, so that few rows of megabytes are read at a time. A page's query
-returns the size of each text. It returns the text itself only where a whole page of such texts keeps the bound. The
-page ends before the row that would exceed the bound, and has at least one row. The large texts of its rows are then
-read one by one. A page of small rows costs one query, as without a bound.
+returns the size of each text. The page ends before the row that would exceed the bound, and has at least one row. Then
+the texts of its rows are read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     CTE,
@@ -28,7 +27,6 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
-    case,
     func,
     literal,
     not_,
@@ -38,6 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tidegate.experiments.storage.bulk import item_values, of_items
 from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.records import PendingEval, PendingTask, TaskCursor
 from tidegate.experiments.storage.schema import (
@@ -58,9 +57,6 @@ PAGE_BYTES = 8 * 1024 * 1024
 
 FIRST_ROWS = 32
 """Half the rows of a first page, when no size is known yet. Chosen: 64 rows of 128 kB fill a first page."""
-
-SMALL = bindparam("small", type_=Integer)
-"""Maximum size of a text that is read with its page; `small` returns its value."""
 
 
 def selected_once(query: Select[Any], name: str) -> CTE:
@@ -99,18 +95,12 @@ class PageSizer:
             self._mean = max(1.0, sum(sizes) / len(sizes))
 
 
-def small(limit: int) -> int:
-    """Return the value of `SMALL` for a page of `limit` rows."""
-    return max(1, PAGE_BYTES // (2 * max(1, limit)))
-
-
 def size(text: ColumnElement[str]) -> ColumnElement[int]:
     """Return the size of a text, as SQL; zero where it is null."""
     return func.coalesce(text_size(text), 0)
 
 
-def inlined(text: ColumnElement[str]) -> ColumnElement[str | None]:
-    return case((text_size(text) <= SMALL, text), else_=None)
+BODY_SIZE = size(contents.c.body).label("body_size")
 
 
 def within_bytes(rows: Sequence[Row[Any]], sizes: Sequence[int]) -> Page[Row[Any]]:
@@ -122,27 +112,22 @@ def within_bytes(rows: Sequence[Row[Any]], sizes: Sequence[int]) -> Page[Row[Any
     return Page(rows)
 
 
-async def body_of(connection: AsyncConnection, row: Row[Any]) -> str | None:
-    """Return the content of a page's row, which has `digest`, `body` and `body_size`."""
-    if row.body is not None or not row.body_size:
-        return cast("str | None", row.body)
-    return cast("str | None", (await connection.execute(_BODY, {"digest": row.digest})).scalar_one_or_none())
+async def bodies_of(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> dict[bytes, str]:
+    """Return the contents of a page's rows by their digests."""
+    one = contents.c
+    digests = {row.digest for row in rows if row.digest is not None}
+    found = await connection.execute(select(one.digest, one.body).where(one.digest.in_(digests)))
+    return {row.digest: row.body for row in found}
 
 
-async def output_of(connection: AsyncConnection, experiment_id: int, row: Row[Any]) -> str | None:
-    """Return the answer of a page's row, which has `output` and `output_size`."""
-    if row.output is not None or not row.output_size:
-        return cast("str | None", row.output)
-    place = {"experiment": experiment_id, "ordinal": row.ordinal, "repetition": row.repetition}
-    return cast("str | None", (await connection.execute(_OUTPUT, place)).scalar_one_or_none())
-
-
-_BODY: Select[Any] = select(contents.c.body).where(contents.c.digest == bindparam("digest"))
-_OUTPUT: Select[Any] = select(runs.c.output).where(
-    runs.c.experiment_id == bindparam("experiment"),
-    runs.c.ordinal == bindparam("ordinal"),
-    runs.c.repetition == bindparam("repetition"),
-)
+async def outputs_of(
+    connection: AsyncConnection, sqlite: bool, experiment_id: int, rows: Sequence[Row[Any]]
+) -> dict[TaskCursor, Any]:
+    """Return the answers of a page's rows."""
+    one = runs.c
+    query = select(one.ordinal, one.repetition, one.output).select_from(of_items(sqlite, runs))
+    items = item_values(sqlite, [(experiment_id, row.ordinal, row.repetition) for row in rows])
+    return {(row.ordinal, row.repetition): decoded(row.output) for row in await connection.execute(query, items)}
 
 
 FIRST_WINDOW = 256
@@ -197,7 +182,6 @@ class Pending(StorePart):
                 "experiment": experiment_id,
                 "dataset": extent.dataset_id,
                 "repetitions": extent.repetitions,
-                "small": small(limit),
                 **dict(zip(("after_ordinal", "after_repetition"), after or BEFORE_ALL, strict=True)),
             }
 
@@ -206,20 +190,19 @@ class Pending(StorePart):
 
             rows = await walk(connection, missing, 0 if after is None else after[0], extent, limit)
             kept = within_bytes(rows, [row.body_size for row in rows])
-            return Page(
-                [
-                    PendingTask(
-                        row.ordinal,
-                        row.repetition,
-                        decoded(await body_of(connection, row)),
-                        row.invalid,
-                        row.line,
-                        row.body_size,
-                    )
-                    for row in kept
-                ],
-                more=kept.more,
+            bodies = await bodies_of(connection, kept)
+        found = [
+            PendingTask(
+                row.ordinal,
+                row.repetition,
+                decoded(bodies.get(row.digest)),
+                row.invalid,
+                row.line,
+                row.body_size,
             )
+            for row in kept
+        ]
+        return Page(found, more=kept.more)
 
     async def evals(
         self,
@@ -241,28 +224,22 @@ class Pending(StorePart):
             if extent is None or limit < 1:
                 return Page()
             unjudged = _unjudged(experiment_id, shortened(evaluator), list(map(shortened, outputs)), retry_failed)
-            bound = {"small": small(2 * limit)}
 
             def page(low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
                 ordinal, repetition = runs.c.ordinal, runs.c.repetition
                 items = unjudged.where(ordinal >= low, ordinal < high, past(ordinal, repetition, after))
-                return _with_runs(experiment_id, extent, items.order_by(ordinal, repetition).limit(most)), bound
+                return _with_runs(experiment_id, extent, items.order_by(ordinal, repetition).limit(most)), {}
 
             rows = await walk(connection, page, 0 if after is None else after[0], extent, limit)
             kept = within_bytes(rows, [row.body_size + row.output_size for row in rows])
-            return Page(
-                [
-                    PendingEval(
-                        row.ordinal,
-                        row.repetition,
-                        decoded(await body_of(connection, row)),
-                        decoded(await output_of(connection, experiment_id, row)),
-                        row.body_size + row.output_size,
-                    )
-                    for row in kept
-                ],
-                more=kept.more,
-            )
+            bodies = await bodies_of(connection, kept)
+            answers = await outputs_of(connection, self._database.sqlite, experiment_id, kept)
+        found = [
+            PendingEval(*item, decoded(bodies.get(row.digest)), answers.get(item), row.body_size + row.output_size)
+            for row in kept
+            for item in ((row.ordinal, row.repetition),)
+        ]
+        return Page(found, more=kept.more)
 
 
 async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent | None:
@@ -293,11 +270,6 @@ async def walk(connection: AsyncConnection, page: Window, start: int, extent: Ex
 def past(ordinal: ColumnElement[int], repetition: ColumnElement[int], after: TaskCursor | None) -> ColumnElement[bool]:
     """Return the condition that an item is after a cursor, where its ordinal is at least the cursor's."""
     return true() if after is None else or_(ordinal > after[0], repetition > after[1])
-
-
-def content() -> tuple[ColumnElement[Any], ColumnElement[Any]]:
-    """Return the content of a row where it is small, and its size, both as SQL."""
-    return inlined(contents.c.body).label("body"), size(contents.c.body).label("body_size")
 
 
 @cache
@@ -339,7 +311,14 @@ def _repetitions(count: ColumnElement[int]) -> FromClause:
 def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any]:
     item, row = selected_once(items, "item"), dataset_rows.c
     return (
-        select(item.c.ordinal, item.c.repetition, row.invalid, row.line, row.digest, *content())
+        select(
+            item.c.ordinal,
+            item.c.repetition,
+            row.invalid,
+            row.line,
+            row.digest,
+            BODY_SIZE,
+        )
         .join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == item.c.ordinal))
         .outerjoin(contents, contents.c.digest == row.digest)
         .order_by(item.c.ordinal, item.c.repetition)
@@ -371,10 +350,10 @@ def _with_runs(experiment_id: int, extent: Extent, items: Select[Any]) -> Select
     same_run = and_(
         run.experiment_id == experiment_id, run.ordinal == item.c.ordinal, run.repetition == item.c.repetition
     )
-    answers = select(item, inlined(run.output).label("output"), size(run.output).label("output_size"))
+    answers = select(item, size(run.output).label("output_size"))
     answer = selected_once(answers.join(runs, same_run), "answer")
     return (
-        select(answer, row.digest, *content())
+        select(answer, row.digest, BODY_SIZE)
         .join(dataset_rows, and_(row.dataset_id == extent.dataset_id, row.ordinal == answer.c.ordinal))
         .outerjoin(contents, contents.c.digest == row.digest)
         .order_by(answer.c.ordinal, answer.c.repetition)

@@ -11,15 +11,13 @@ from sqlalchemy import Row, Select, and_, case, func, literal, select, tuple_
 from tidegate.core.values import AnsweredBy
 from tidegate.experiments.storage.database import Database, StorePart
 from tidegate.experiments.storage.pending import (
-    body_of,
-    content,
+    BODY_SIZE,
+    bodies_of,
     extent_of,
-    inlined,
-    output_of,
+    outputs_of,
     past,
     selected_once,
     size,
-    small,
     within_bytes,
 )
 from tidegate.experiments.storage.records import (
@@ -133,7 +131,7 @@ class Reports(StorePart):
             if extent is None:
                 return []
             page = _runs(experiment_id, extent.dataset_id, after, limit)
-            rows = (await connection.execute(page, {"small": small(2 * limit)})).all()
+            rows = (await connection.execute(page)).all()
             found = within_bytes(rows, [row.body_size + row.output_size for row in rows])
             if not found:
                 return []
@@ -147,14 +145,12 @@ class Reports(StorePart):
             by_run: dict[tuple[int, int], list[tuple[str, Annotation]]] = {}
             for row in await connection.execute(query):
                 by_run.setdefault((row.ordinal, row.repetition), []).append((row.evaluator, _annotation(row)))
+            bodies = await bodies_of(connection, found)
+            outputs = await outputs_of(connection, self._database.sqlite, experiment_id, found)
             stored = [
-                _stored(
-                    row,
-                    await body_of(connection, row),
-                    await output_of(connection, experiment_id, row),
-                    by_run.get((row.ordinal, row.repetition), ()),
-                )
+                _stored(row, decoded(bodies.get(row.digest)), outputs.get(item), by_run.get(item, ()))
                 for row in found
+                for item in ((row.ordinal, row.repetition),)
             ]
         of_items = await read_usages(self._database, experiment_id, stored[0].cursor, stored[-1].cursor)
         return [replace(run, usages=of_items[run.cursor]) if run.cursor in of_items else run for run in stored]
@@ -190,7 +186,6 @@ def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: 
     page = selected_once(
         select(
             *(column for column in runs.c if column.name != "output"),
-            inlined(runs.c.output).label("output"),
             size(runs.c.output).label("output_size"),
         )
         .where(
@@ -204,7 +199,7 @@ def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: 
     )
     row = dataset_rows.c
     return (
-        select(page, row.name, row.digest, *content())
+        select(page, row.name, row.digest, BODY_SIZE)
         .join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == page.c.ordinal))
         .outerjoin(contents, contents.c.digest == row.digest)
         .order_by(page.c.ordinal, page.c.repetition)
@@ -224,14 +219,14 @@ def _annotation(row: Row[Any]) -> Annotation:
                       row.error_kind, row.error, _choices(row.answered_by))  # fmt: skip
 
 
-def _stored(row: Row[Any], body: str | None, output: str | None, judged: Sequence[tuple[str, Annotation]]) -> StoredRun:
+def _stored(row: Row[Any], body: JSON, output: JSON, judged: Sequence[tuple[str, Annotation]]) -> StoredRun:
     return StoredRun(
         ordinal=row.ordinal,
         repetition=row.repetition,
         name=row.name,
-        row=decoded(body),
+        row=body,
         status=ResultStatus(row.status),
-        output=decoded(output),
+        output=output,
         error_kind=row.error_kind,
         error=row.error,
         attempts=row.attempts,
