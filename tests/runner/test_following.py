@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,28 @@ async def test_rows_under_way_are_bounded_by_their_bytes(tmp_path: Path, monkeyp
         assert seen.stages[0].wait.reason == "memory"
         task.go.set()
         assert (await running).complete
+
+
+@in_loop
+async def test_it_is_logged_once_that_max_concurrency_holds_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tidegate")
+    async with runner_at(tmp_path) as runner:
+        summary = await runner.run(Experiment("narrow", rows(40), HeldTask(), max_concurrency=2))
+        await runner.run(Experiment("wide", rows(40), HeldTask()))
+        log = await runner.store.reports.last_logs(summary.experiment.id, 100)
+    told = [record.getMessage() for record in caplog.records if "held back" in record.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("experiment narrow held back: max_concurrency=2 functions are in flight")
+    assert [line.detail["functions"] for line in log if line.detail["type"] == "held_back"] == [2]
+
+
+@in_loop
+async def test_a_max_concurrency_that_does_not_bind_is_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tidegate")
+    async with runner_at(tmp_path, max_concurrency=50) as runner:
+        assert (await runner.run(Experiment("e", rows(40), HeldTask()))).complete
+    assert not [record for record in caplog.records if "held back" in record.getMessage()]

@@ -302,7 +302,7 @@ class RunState(ABC):
                 tally.done_of(stage.index, tasks),
                 in_flight[stage.index],
                 self.work_queue.depth(stage.index),
-                self._wait(stage.index),
+                self.wait_of(stage.index),
                 self.closed(stage),
             )
             for stage in self.stages
@@ -340,7 +340,8 @@ class RunState(ABC):
         held = self.shared.functions.held_by
         return Wait(held.value, "", None) if held is not None else None
 
-    def _wait(self, stage: int) -> Wait | None:
+    def wait_of(self, stage: int) -> Wait | None:
+        """Return why no item of a stage starts; None if one can, or none is ready."""
         gate = self.work_queue.gate(stage)
         closed = self.shared.gates.closed(gate)
         if not self.work_queue.depth(stage):
@@ -363,12 +364,15 @@ class RunSlots:
         self.jobs_of = [0] * len(run.stages)
         self._lending_of = [0] * len(run.stages)
         self._run = run
+        self._told_of_bound = False
 
     def take(self, job: Job) -> None:
         self._run.in_flight.add(job)
         self.jobs_of[job.stage.index] += 1
         self._run.shared.functions.started(job)
         self._update()
+        if self._run.cap is not None and not self._told_of_bound:
+            self._tell_of_bound(self._run.cap)
 
     def free(self, job: Job) -> None:
         self._run.in_flight.discard(job)
@@ -407,3 +411,18 @@ class RunSlots:
         if held and not run.live:
             return
         run.shared.fair_queue.hold(run.id, held)
+
+    def _tell_of_bound(self, cap: int) -> None:
+        """Log once that `max_concurrency` holds back calls which could start."""
+        run = self._run
+        waits = [run.wait_of(stage.index) for stage in run.stages]
+        if not any(wait is not None and wait.reason == Hold.CONFIGURED.value for wait in waits):
+            return
+        self._told_of_bound = True
+        run.log(LogLevel.INFO, type="held_back", by="max_concurrency", functions=cap)
+        logger.info(
+            "experiment %s held back: max_concurrency=%d functions are in flight, and more could start; leave"
+            " max_concurrency out to follow the keys",
+            run.experiment.name,
+            cap,
+        )
