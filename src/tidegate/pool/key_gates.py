@@ -14,9 +14,9 @@ count.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.backoff import half_jitter
@@ -33,6 +33,13 @@ may be admitted now, must run first."""
 
 DAY_RECHECK_SECONDS = 3600.0
 """Seconds after which a key with a spent daily quota and no stated reset is asked again. Chosen: one probe an hour."""
+
+
+MIN_CHECK_SECONDS = 0.05
+"""Minimum seconds between two checks of waiting work. Chosen: it is small beside the latency of a call."""
+
+CHECK_SHARE = 0.005
+"""Time between two checks as a share of the limit. Chosen: work ends late by that share at most."""
 
 
 class StageGate(NamedTuple):
@@ -287,12 +294,20 @@ class WaitingWork(Protocol):
     elsewhere: int
 
 
+WorkT = TypeVar("WorkT", bound=WaitingWork)
+JobT = TypeVar("JobT", bound=Execution[Any, Any])
+
+
 class CapacityDeadline:
-    """Seconds of active waiting that work has left, of `limit` seconds; `now` is in the loop's seconds."""
+    """Deadline of work that waits: it is overdue after `limit` seconds of active waiting.
+
+    Waiting work is to be checked every `period` seconds; `now` is in the loop's seconds.
+    """
 
     def __init__(self, gates: KeyGates, limit: float) -> None:
         self._gates = gates
         self._limit = limit
+        self.period = check_period(limit)
 
     def delay_of_refused(
         self, item: WaitingWork, gate: Hashable, now: float, failure: FailureClass, refused: Outcome | None
@@ -306,7 +321,7 @@ class CapacityDeadline:
         if isinstance(gate, StageGate):
             self._gates.refused(gate, failure.retry_after, failure.kind == OUTAGE)
         self.refused(item, gate, now)
-        if self.remaining(item, gate, now, self._gates.unavailable(gate)) <= 0:
+        if self._waited(item, gate, now, self._gates.unavailable(gate)) >= self._limit:
             return None
         if held:
             return 0.0
@@ -318,20 +333,36 @@ class CapacityDeadline:
             item.refused_at = now
             item.closed_before = self._gates.closed_for(gate)
 
-    def remaining(self, item: WaitingWork, gate: Hashable, now: float, state: KeyOutage) -> float:
-        """Return the seconds of waiting that an item has left; zero or less if it is overdue."""
-        return self._limit - max(min(state.unanswered, now - item.ready_at), self._refused_for(item, gate, now))
+    def overdue(self, waiting: Iterable[tuple[WorkT, Hashable]], now: float) -> list[WorkT]:
+        """Return the items that are overdue, of pairs with their gates."""
+        states: dict[Hashable, KeyOutage] = {}
+        found = []
+        for item, gate in waiting:
+            state = states.get(gate) or states.setdefault(gate, self._gates.unavailable(gate))
+            if 0.0 < self._waited(item, gate, now, state) >= self._limit:
+                found.append(item)
+        return found
 
-    def remaining_in_call(self, job: Execution[Any, Any], gate: Hashable, now: float) -> float:
-        """Return the fewest seconds until an item inside a call is overdue, at any key where it waits."""
-        waited = 0.0
-        for key in job.handoff.waiting_keys():
-            since = job.item.ready_at if key == gate else job.began
-            waited = max(waited, min(self._gates.unavailable(key).unanswered, now - since))
-        return self._limit - waited
+    def overdue_in_call(self, jobs: Iterable[tuple[JobT, Hashable]], now: float) -> list[JobT]:
+        """Return the jobs that wait inside a call, at any key, and are overdue, of pairs with their gates."""
+        found = []
+        for job, gate in jobs:
+            for key in job.handoff.waiting_keys():
+                since = job.item.ready_at if key == gate else job.began
+                if min(self._gates.unavailable(key).unanswered, now - since) >= self._limit:
+                    found.append(job)
+                    break
+        return found
 
-    def _refused_for(self, item: WaitingWork, gate: Hashable, now: float) -> float:
-        """Return the seconds since an item's first refusal, without the time of stated resets."""
-        if item.refused_at is None:
-            return 0.0
-        return now - item.refused_at - max(0.0, self._gates.closed_for(gate) - item.closed_before)
+    def _waited(self, item: WaitingWork, gate: Hashable, now: float, state: KeyOutage) -> float:
+        """Return the seconds of active waiting: those without an answer, or since the first refusal."""
+        refused_for = 0.0
+        if item.refused_at is not None:
+            # Without the time of stated resets.
+            refused_for = now - item.refused_at - max(0.0, self._gates.closed_for(gate) - item.closed_before)
+        return max(min(state.unanswered, now - item.ready_at), refused_for)
+
+
+def check_period(limit: float) -> float:
+    """Return the seconds between two checks of waiting work, which may wait for `limit` seconds."""
+    return max(MIN_CHECK_SECONDS, CHECK_SHARE * limit)

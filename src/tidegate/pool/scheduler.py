@@ -39,12 +39,6 @@ above steps of 200 ms of a busy event loop."""
 MAX_KEYS = 16
 """Keys that are remembered for the permits of fresh rows. Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
 
-MIN_CHECK_SECONDS = 0.05
-"""Minimum seconds until the next check of the waiting rows. Chosen: it is small beside the latency of a call."""
-
-CHECK_SHARE = 0.005
-"""Minimum time until that check as a share of `max_wait`. Chosen: a row ends late by that share at most."""
-
 
 class Timers:
     """Timers of a pool by name; `fail` gets the exception of a function that one calls."""
@@ -177,9 +171,7 @@ class RowScheduler(RowFlow):
                 while self._fill():
                     self._dispatch()
                 if self.options.max_wait < INFINITY and self._timers.when("waits") is None and self._open:
-                    # No row can be overdue before `max_wait` has passed.
-                    due = self.loop.time() + max(self.options.max_wait, MIN_CHECK_SECONDS)
-                    self._timers.set("waits", due, self._check_waits)
+                    self._timers.set("waits", self.loop.time() + self._deadlines.period, self._check_waits)
             except Exception as error:
                 self._fail(error)
             self._tell()
@@ -383,31 +375,18 @@ class RowScheduler(RowFlow):
     def _check_waits(self) -> None:
         if self.closed or self.expired:
             return
-        limit = due = self.options.max_wait
         now = self.loop.time()
-        overdue = []
-        for row, gate in self._queue.waiting(self._fresh_gate()):
-            state = self._gates.unavailable(gate)
-            refused = row.refused_at is not None or state.unanswered > 0
-            remaining = self._deadlines.remaining(row, gate, now, state)
-            if refused and remaining <= 0:
-                overdue.append(row)
-            else:
-                due = min(due, remaining)
+        overdue = self._deadlines.overdue(self._queue.waiting(self._fresh_gate()), now)
         if overdue:
             self._queue.discard(set(overdue))
             for row in overdue:
                 self._give_up(row)
-        for job in self._in_flight:
-            if not job.slot_lent or job.recalled:
-                continue
-            remaining = self._deadlines.remaining_in_call(job, gate_of(self.options, job.item), now)
-            if remaining <= 0 or self._waits_too_long(job):
-                job.recall()
-            else:
-                due = min(due, remaining)
+        waiting = [job for job in self._in_flight if job.slot_lent and not job.recalled]
+        late = self._deadlines.overdue_in_call(((job, gate_of(self.options, job.item)) for job in waiting), now)
+        for job in [*late, *filter(self._waits_too_long, waiting)]:
+            job.recall()
         if self._open:
-            self._timers.set("waits", now + max(MIN_CHECK_SECONDS, CHECK_SHARE * limit, due), self._check_waits)
+            self._timers.set("waits", now + self._deadlines.period, self._check_waits)
         self._tell()
 
     def _waits_too_long(self, job: RowExecution) -> bool:

@@ -20,18 +20,12 @@ from tidegate.experiments.engine.queues import Item
 from tidegate.experiments.engine.run_state import RunState
 from tidegate.experiments.storage import LogLevel
 from tidegate.pool.failure_class import FailureClass
-from tidegate.pool.key_gates import CapacityDeadline
+from tidegate.pool.key_gates import CapacityDeadline, check_period
 
 logger = logging.getLogger("tidegate")
 
-MIN_TIMER_SECONDS = 0.001
-"""Minimum seconds between two checks. Chosen: less might not advance the clock."""
-
 OUTAGE_CHECK_SECONDS = 1.0
 """Maximum seconds until new rows of a stage that is out are parked. Chosen: a person waits for the end of the run."""
-
-SHARE = 0.005
-"""Time between two checks, as a share of the limit. Chosen: a row is parked late by that share at most."""
 
 
 class RetryTimers:
@@ -42,8 +36,7 @@ class RetryTimers:
         self._give_up = give_up
         settings = run.shared.settings
         self._deadlines = CapacityDeadline(run.shared.gates, settings.row_deadline)
-        limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
-        self._period = max(MIN_TIMER_SECONDS, SHARE * limit)
+        self._period = check_period(min(settings.row_deadline, settings.max_outage or settings.row_deadline))
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -78,9 +71,6 @@ class RetryTimers:
         self._run.work_queue.retry(item)
         self._run.offer()
 
-    def _remaining_in_call(self, job: Job, now: float) -> float:
-        return self._deadlines.remaining_in_call(job, self._run.work_queue.gate(job.item.stage), now)
-
     def _waiting_jobs(self) -> list[Job]:
         return [job for job in self._run.in_flight if job.slot_lent and not job.recalled]
 
@@ -90,16 +80,12 @@ class RetryTimers:
             return
         now = run.shared.loop.time()
         self._outages(now)
-        for stage in run.stages:
-            items = run.work_queue.items(stage.index)
-            if not items:
-                continue
-            gate = run.work_queue.gate(stage.index)
-            state = run.shared.gates.unavailable(gate)
-            self._give_up([item for item in items if self._deadlines.remaining(item, gate, now, state) <= 0])
-        for job in self._waiting_jobs():
-            if self._remaining_in_call(job, now) <= 0:
-                job.recall()
+        queue = run.work_queue
+        gates = [(stage.index, queue.gate(stage.index)) for stage in run.stages]
+        self._give_up(self._deadlines.overdue(((each, gate) for n, gate in gates for each in queue.items(n)), now))
+        waiting = ((job, queue.gate(job.item.stage)) for job in self._waiting_jobs())
+        for job in self._deadlines.overdue_in_call(waiting, now):
+            job.recall()
         if run.live:
             self.start()
 
