@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -347,7 +348,7 @@ def test_a_loop_that_is_being_closed_begins_nothing_anew() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         for _ in range(3):
-            BackgroundTask(loop, asyncio.sleep(3600), "a task", told.append, "it starts again")
+            BackgroundTask(loop, partial(asyncio.sleep, 3600), "a task", told.append, "it starts again")
         await asyncio.sleep(0)
 
     asyncio.run(main())

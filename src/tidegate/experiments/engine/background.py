@@ -27,25 +27,29 @@ REPORT_DELAY_SECONDS = 0.05
 
 
 class BackgroundTask:
-    """Task that calls `on_exit` if it raises, or if any caller other than `stop` cancels it.
+    """Task of `work` that calls `on_exit` if it raises, or if any caller other than `stop` cancels it.
 
-    `what` names the task in the log, and `then` says there what `on_exit` does.
+    Without `on_exit` it then starts again. `what` names the task in the log, and `then` says there what follows.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        work: Coroutine[Any, Any, None],
+        work: Callable[[], Coroutine[Any, Any, None]],
         what: str,
-        on_exit: Callable[[BaseException], object],
-        then: str,
+        on_exit: Callable[[BaseException], object] | None = None,
+        then: str = "it starts again",
     ) -> None:
         self._loop = loop
+        self._work = work
         self._what = what
         self._then = then
         self._on_exit = on_exit
         self._stopped = False
-        self.task = loop.create_task(work)
+        self._start()
+
+    def _start(self) -> None:
+        self.task = self._loop.create_task(self._work())
         self.task.add_done_callback(self._ended)
 
     async def stop(self, patience: float) -> None:
@@ -68,7 +72,10 @@ class BackgroundTask:
     def _report(self, error: BaseException) -> None:
         if not self._stopped:
             logger.error("%s stopped: %s; %s", self._what, redacted(error), self._then, exc_info=error)
-            self._on_exit(error)
+            if self._on_exit is None:
+                self._start()
+            else:
+                self._on_exit(error)
 
 
 async def stop_within(patience: float, work: Awaitable[object], what: str) -> None:
@@ -110,6 +117,22 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -
             if failures:
                 logger.info("%s done: the database answers again (failed tries: %d)", what, failures)
             return result
+
+
+async def repeated(
+    work: Callable[[], Awaitable[object]], what: str, every: Callable[[], float], again: Callable[[], float]
+) -> None:
+    """Repeat `work` after `every` seconds, or after `again` seconds where the database fails; no error ends it."""
+    while True:
+        wait = every()
+        try:
+            await work()
+        except StoreError as error:
+            wait = again()
+            logger.warning("%s failed: %s; retrying in %.1f s", what, error, wait)
+        except Exception as error:
+            logger.exception("%s failed: %s was raised; retrying in %.1f s", what, type(error).__name__, wait)
+        await asyncio.sleep(wait)
 
 
 MAX_ERROR_CHARACTERS = 500

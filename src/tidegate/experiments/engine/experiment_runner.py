@@ -290,7 +290,6 @@ class ExperimentRunner:
     def _begin(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         settings = self.settings
         self.store = store
-        self._loop = loop
         exit_children(loop)
         self._dispatcher = Dispatcher(loop)
         wake = self._dispatcher.wake
@@ -309,18 +308,14 @@ class ExperimentRunner:
         self._lost_file = LostFile(store)
         self._supervisor = RunSupervisor(shared, self._dispatcher, self._lost_file, self._reports_changes)
         self._claim_service = ClaimService(store, self._supervisor, self.replica, settings, self._restore)
-        self._write()
+        # It still holds its results, whatever ends the task.
+        self._writing = BackgroundTask(loop, self._writer.run, "result writer")
         service = self._claim_service
         recover, join = (service.claim_orphan, service.join) if self._recovers else (None, None)
         self._heartbeat = Heartbeat(
             store, self.replica, self._dispatcher.runs, recover, random.random, self._lost_file, join
         )
         self._heartbeat.start()
-
-    def _write(self, error: BaseException | None = None) -> None:
-        # The writer still holds its results, whatever ended the task.
-        run = self._writer.run()
-        self._writing = BackgroundTask(self._loop, run, "result writer", self._write, "it starts again")
 
     async def _row(self, name_or_id: str | int) -> ExperimentRow:
         await self.open()

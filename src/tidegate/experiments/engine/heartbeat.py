@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from tidegate.errors import CannotLoad, DatabaseFileLost, StoreError
-from tidegate.experiments.engine.background import BackgroundTask
+from tidegate.experiments.engine.background import BackgroundTask, repeated
 from tidegate.experiments.engine.replica import HEARTBEAT_SECONDS, STALE_SECONDS
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunPhase
@@ -65,31 +65,20 @@ class Heartbeat:
 
     def start(self) -> None:
         """Start both tasks; the first orphan scan runs at once."""
-        self._restart_renewal()
+        loop = asyncio.get_running_loop()
+        self._heartbeat_task = BackgroundTask(loop, self._renew_forever, "heartbeat")
         if self._recover is not None:
-            self._restart_scans()
+            self._scan_task = BackgroundTask(loop, self._scan_forever, "orphan scan")
 
     async def stop_scans(self) -> None:
         """Stop the orphan scan; keep the claims."""
-        scan_task, self._scan_task = self._scan_task, None
-        if scan_task is not None:
-            await scan_task.stop(CANCEL_GRACE_SECONDS)
+        if self._scan_task is not None:
+            await self._scan_task.stop(CANCEL_GRACE_SECONDS)
 
     async def stop(self) -> None:
         await self.stop_scans()
         if self._heartbeat_task is not None:
             await self._heartbeat_task.stop(CANCEL_GRACE_SECONDS)
-
-    def _restart_renewal(self, error: BaseException | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        self._heartbeat_task = BackgroundTask(
-            loop, self._renew_forever(), "heartbeat", self._restart_renewal, "it starts again"
-        )
-
-    def _restart_scans(self, error: BaseException | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        scan = self._scan_forever(error is not None)
-        self._scan_task = BackgroundTask(loop, scan, "orphan scan", self._restart_scans, "it starts again")
 
     async def renew_claims(self) -> None:
         """Renew the claims once, and write the statistics of each so far.
@@ -184,35 +173,18 @@ class Heartbeat:
         await self.join_spread()
 
     async def _renew_forever(self) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + HEARTBEAT_SECONDS
-        while True:
-            await asyncio.sleep(max(0.0, due - loop.time()))
-            try:
-                await self.renew_claims()
-                due = loop.time() + HEARTBEAT_SECONDS
-            except StoreError as error:
-                wait = HEARTBEAT_SECONDS * (0.1 + 0.1 * self._draw())
-                logger.warning("heartbeat failed: %s; retrying in %.1f s", error, wait)
-                due = loop.time() + wait
-            except Exception as error:
-                wait, reason = HEARTBEAT_SECONDS, type(error).__name__
-                logger.exception("heartbeat failed: %s was raised; retrying in %g s", reason, wait)
-                due = loop.time() + wait
+        await repeated(
+            self.renew_claims,
+            "heartbeat",
+            lambda: HEARTBEAT_SECONDS,
+            lambda: HEARTBEAT_SECONDS * (0.1 + 0.1 * self._draw()),
+        )
 
-    async def _scan_forever(self, later: bool) -> None:
-        every = ORPHAN_SCAN_SECONDS
-        while True:
-            if later:
-                await asyncio.sleep(every * (1.0 + 0.1 * self._draw()))
-            later = True
-            try:
-                await self.scan_orphans()
-            except StoreError as error:
-                logger.warning("orphan scan failed: %s; retrying in about %g s", error, every)
-            except Exception as error:
-                reason = type(error).__name__
-                logger.exception("orphan scan failed: %s was raised; retrying in about %g s", reason, every)
+    async def _scan_forever(self) -> None:
+        def every() -> float:
+            return ORPHAN_SCAN_SECONDS * (1.0 + 0.1 * self._draw())
+
+        await repeated(self.scan_orphans, "orphan scan", every, every)
 
 
 class LostFile:

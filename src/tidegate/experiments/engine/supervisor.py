@@ -15,6 +15,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Hashable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidegate.admission.audit import opened
@@ -268,9 +269,9 @@ class RunSupervisor:
             feeder = ChunkFeeder(run, complete=row.complete, rows=row.rows)
         else:
             feeder = Feeder(run, complete=row.complete)
-        background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeder", run.fail, ENDS))
+        background.append(BackgroundTask(loop, feeder.feed, f"experiment {name}: feeder", run.fail, ENDS))
         if not row.complete and not run.contributes:
-            reading = ingest(run, feeder, run.experiment.dataset, row.dataset_id)
+            reading = partial(ingest, run, feeder, run.experiment.dataset, row.dataset_id)
             what = f"experiment {name}: import of its dataset"
             background.append(BackgroundTask(loop, reading, what, run.fail, ENDS))
 
@@ -310,7 +311,7 @@ class RunSupervisor:
         assert isinstance(task, BatchTask), "the experiment has checked it"
         feeder = BatchFeeder(run, api_of(task), task, complete=row.complete)
         what = f"experiment {row.name}: its batches"
-        background.append(BackgroundTask(self._shared.loop, feeder.run_batches(), what, run.fail, ENDS))
+        background.append(BackgroundTask(self._shared.loop, feeder.run_batches, what, run.fail, ENDS))
         return feeder
 
     async def _require_no_batches(self, run: ExperimentRun) -> None:
