@@ -131,7 +131,7 @@ async def test_run_whose_file_cannot_be_saved_says_so(tmp_path: Path, monkeypatc
         async def full() -> DatabaseFileLost:
             return DatabaseFileLost(tmp_path / "runs.db", "was deleted", failure="disk full")
 
-        monkeypatch.setattr(runner.store, "save_lost", full)
+        monkeypatch.setattr(runner.store.database, "save_lost", full)
         await runner._heartbeat.renew_claims()
         task.go.set()
         summary = await runner.wait(number)

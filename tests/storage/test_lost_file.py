@@ -64,12 +64,12 @@ async def test_store_whose_file_is_lost_saves_all_it_holds(sqlite: SQLite, lose:
     try:
         claim = await claimed(store, (await experiment(store)).id)
         await store.write([run(claim, 0)])
-        assert await store.lost() is None
+        assert await store.database.lost() is None
         lose(sqlite.path)
         await store.write([run(claim, 1)])
-        lost = await store.lost()
+        lost = await store.database.lost()
         assert isinstance(lost, DatabaseFileLost)
-        saved = (await store.save_lost()).saved
+        saved = (await store.database.save_lost()).saved
     finally:
         await store.close()
     assert saved == sqlite.path.with_name("store.saved.db")
@@ -83,7 +83,7 @@ async def test_saved_file_has_the_mode_of_the_original(sqlite: SQLite) -> None:
     sqlite.path.chmod(0o640)
     store = await Store.open(sqlite.url)
     delete(sqlite.path)
-    saved = (await store.save_lost()).saved
+    saved = (await store.database.save_lost()).saved
     await store.close()
     assert saved is not None
     assert saved.stat().st_mode & 0o777 == 0o640
@@ -96,14 +96,14 @@ async def test_save_with_a_name_in_use_takes_the_next(sqlite: SQLite) -> None:
     store = await Store.open(sqlite.url)
     claim = await claimed(store, (await experiment(store)).id)
     delete(sqlite.path)
-    first = (await store.save_lost()).saved
+    first = (await store.database.save_lost()).saved
     await store.write([run(claim, 0)])
-    second = (await store.save_lost()).saved
+    second = (await store.database.save_lost()).saved
     assert first == second == sqlite.path.with_name("store.saved-2.db")
     assert outputs(second) == [('"42"',)]
     with closing(sqlite3.connect(second)) as connection:
         connection.execute("CREATE TABLE somebodys (x)")
-    third = (await store.save_lost()).saved
+    third = (await store.database.save_lost()).saved
     await store.close()
     assert third == sqlite.path.with_name("store.saved-3.db")
     assert taken.read_text() == "mine"
@@ -114,7 +114,7 @@ async def test_save_without_the_folder_goes_to_the_next_above(tmp_path: Path) ->
     folder.mkdir(parents=True)
     store = await Store.open(str(folder / "a.db"))
     shutil.rmtree(tmp_path / "runs")
-    lost = await store.save_lost()
+    lost = await store.database.save_lost()
     await store.close()
     assert lost.saved == tmp_path / "a.saved.db"
     assert str(lost.saved) in str(lost)
@@ -134,7 +134,7 @@ async def test_save_that_fails_says_why_and_leaves_no_file(
     before = files(tmp_path)
     monkeypatch.setattr(SQLiteFile, "_vacuum_into", fail)
     monkeypatch.setattr("tidegate.experiments.storage.sqlite_file._folders", lambda path: [tmp_path])
-    lost = await store.save_lost()
+    lost = await store.database.save_lost()
     await store.close()
     assert lost.saved is None
     assert full in str(lost)
@@ -146,9 +146,9 @@ async def test_database_reached_by_a_symlink_is_no_loss_until_the_link_moves(sql
     link = tmp_path / "link.db"
     link.symlink_to(sqlite.path)
     store = await Store.open(str(link))
-    assert await store.lost() is None
+    assert await store.database.lost() is None
     link.unlink()
-    assert await store.lost() is not None
+    assert await store.database.lost() is not None
     await store.close()
 
 
@@ -159,9 +159,9 @@ async def test_relative_path_is_found_again_after_chdir(
     store = await Store.open(sqlite.path.name)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert await store.lost() is None
+    assert await store.database.lost() is None
     delete(sqlite.path)
-    assert (await store.save_lost()).saved == sqlite.path.with_name("store.saved.db")
+    assert (await store.database.save_lost()).saved == sqlite.path.with_name("store.saved.db")
     await store.close()
 
 
@@ -188,7 +188,7 @@ async def test_lost_without_inode_numbers_is_never_claimed(sqlite: SQLite, monke
     store = await Store.open(sqlite.url)
     monkeypatch.undo()
     replace(sqlite.path)
-    assert await store.lost() is None
+    assert await store.database.lost() is None
     await store.close()
 
 

@@ -203,7 +203,7 @@ class LostFile:
     async def check(self, runs: Iterable[ExperimentRun]) -> None:
         if self.error is not None:
             return
-        lost = await self._store.lost()
+        lost = await self._store.database.lost()
         if lost is None:
             return
         ended = [each for each in runs if each.phase is not RunPhase.ENDED]
@@ -215,7 +215,7 @@ class LostFile:
 
     async def at_end(self, run: ExperimentRun) -> bool:
         """Return whether the file is lost when a run ends; if so, set the run's status to ERROR with the reason."""
-        if self.error is None and await self._store.lost() is not None:
+        if self.error is None and await self._store.database.lost() is not None:
             await self.save()
         if self.error is None:
             return False
@@ -226,7 +226,7 @@ class LostFile:
 
     async def save(self) -> None:
         async with self._saving:
-            before, self.error = self.error, await self._store.save_lost()
+            before, self.error = self.error, await self._store.database.save_lost()
             if self.error.saved is None and before is not None and before.saved is not None:
                 logger.error(
                     "copy %s not updated: %s; results since the last update are lost when this process ends",

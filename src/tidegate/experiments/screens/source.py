@@ -90,7 +90,7 @@ class ExperimentSource:
     async def store(self) -> Store:
         """Return the open database; raise `SourceProblem` where it cannot be read."""
         async with self._opening:
-            if self._store is not None and await self._store.lost() is not None:
+            if self._store is not None and await self._store.database.lost() is not None:
                 await self.close()
             if self._store is None:
                 if self._problem is not None and self.clock() < self._problem[0]:

@@ -314,7 +314,6 @@ class Database:
         """
         if not self.sqlite:
             return await self.transacted(work)
-        self._require_open()
         return await asyncio.to_thread(self._unchecked, work)
 
     async def hold(self) -> None:
@@ -437,26 +436,24 @@ class Database:
         except SQLAlchemyError as error:
             raise StoreError(f"database {self.shown} failed: {error}") from error
 
+    def _unchecked(self, work: Callable[[Connection], T]) -> T:
+        with self.plain(checked=False) as connection:
+            return work(connection)
+
     @contextmanager
-    def plain(self) -> Iterator[Connection]:
+    def plain(self, *, checked: bool = True) -> Iterator[Connection]:
         """Yield a blocking transaction on its own connection, usable in any thread; commit at the end.
 
-        An exception rolls it back, and database errors are raised as `StoreError`.
+        Unless it is `checked`, it checks no references between tables on SQLite. An exception rolls it back, and
+        database errors are raised as `StoreError`.
         """
         self._require_open()
         engine = self._plain_engine()
+        if not checked:
+            event.listen(engine, "connect", lambda connection, _record: connection.execute("PRAGMA foreign_keys = OFF"))
         try:
             with self.translated(), engine.begin() as connection:
                 yield connection
-        finally:
-            engine.dispose()
-
-    def _unchecked(self, work: Callable[[Connection], T]) -> T:
-        engine = self._plain_engine()
-        event.listen(engine, "connect", lambda connection, _record: connection.execute("PRAGMA foreign_keys = OFF"))
-        try:
-            with self.translated(), engine.begin() as connection:
-                return work(connection)
         finally:
             engine.dispose()
 

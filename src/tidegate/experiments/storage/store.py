@@ -26,7 +26,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, Connection, delete, insert, inspect, select, text
 
-from tidegate.errors import DatabaseFileLost, SchemaMismatch, StoreError
+from tidegate.errors import SchemaMismatch, StoreError
 from tidegate.experiments.storage.claims import Claims
 from tidegate.experiments.storage.database import LOCK_SECONDS, Database, parsed
 from tidegate.experiments.storage.datasets import Datasets
@@ -101,17 +101,6 @@ class Store:
     async def close(self) -> None:
         await self.database.close()
         await asyncio.to_thread(self._closing)
-
-    async def lost(self) -> DatabaseFileLost | None:
-        """Return the error for an SQLite file that was deleted, moved or replaced since it was opened; else None."""
-        return await self.database.lost()
-
-    async def save_lost(self) -> DatabaseFileLost:
-        """Save the content of a lost SQLite file to a new file next to it.
-
-        The result names that file, or states why there is none. A later call updates the same copy.
-        """
-        return await self.database.save_lost()
 
     async def write(
         self, batch: Sequence[RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine]
