@@ -66,18 +66,18 @@ def test_a_refusal_says_how_long_it_is_waited_for_and_which_row_decided() -> Non
     assert found["why"].startswith("openai:")
 
 
-TRIED = "a single call tries after at most 2 min, and then as often until one is admitted"
+TRIED = "a single call tries after at most 2:00, and then as often until one is admitted"
 
 
 @pytest.mark.parametrize(
     ("wait", "will"),
     [
         (None, "wait for the quotas of the key, or for a growing backoff, then retry"),
-        ("0.251", "wait 0.26 s, then retry"),
-        ("600", f"wait, at the longest the named 10 min: {TRIED}"),
-        ("3599", f"wait, at the longest the named 59 min 59 s: {TRIED}"),
-        ("3600", "wait 1 h for the named reset, then retry with a single call; no call goes before"),
-        ("90000", "return the refusal: the named reset is in 25 h, after max_wait (1 h)"),
+        ("0.251", "wait 0.3 s, then retry"),
+        ("600", f"wait, at the longest the named 10:00: {TRIED}"),
+        ("3599", f"wait, at the longest the named 59:59: {TRIED}"),
+        ("3600", "wait 1:00:00 for the named reset, then retry with a single call; no call goes before"),
+        ("90000", "return the refusal: the named reset is in 25:00:00, after max_wait (1:00:00)"),
         ("31536000", "wait for the quotas of the key, or for a growing backoff, then retry"),
     ],
 )
@@ -104,7 +104,7 @@ def test_day_quota_with_a_named_reset_is_waited_for() -> None:
     body = {"error": {"code": "rate_limit_exceeded", "message": "Rate limit reached on requests per day (RPD)"}}
     (found,) = explained({**OPENAI, "status": 429, "headers": {"retry-after": "432"}, "body": body})
     assert found["kind"] == "daily_limit"
-    assert found["will"].startswith("wait 7 min 12 s for the named reset, then retry with a single call")
+    assert found["will"].startswith("wait 7:12 for the named reset, then retry with a single call")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import io
 import json
-import math
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from tidegate.core.backoff import MAX_PAUSE_SECONDS
 from tidegate.core.feedback import ABSURD_HINT
 from tidegate.core.safe_text import json_line, masked, printable
 from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
+from tidegate.core.wait_text import duration
 from tidegate.settings import Settings
 from tidegate.transports.request_key import RequestRoute, base_url
 
@@ -134,8 +134,8 @@ def _will(outcome: Outcome, settings: Settings, returns_on: str) -> str:
     wait = outcome.retry_after
     if outcome.kind is Kind.DAILY_LIMIT and wait:
         if wait <= settings.max_wait:
-            return f"wait {_in_words(wait)} for the named reset, then retry with a single call; no call goes before"
-        late = f"the named reset is in {_in_words(wait)}, after max_wait ({_in_words(settings.max_wait)})"
+            return f"wait {duration(wait)} for the named reset, then retry with a single call; no call goes before"
+        late = f"the named reset is in {duration(wait)}, after max_wait ({duration(settings.max_wait)})"
         return f"return the refusal: {late}"
     if returns_on:
         return f"return the refusal: the provider names {returns_on} as its end"
@@ -144,21 +144,10 @@ def _will(outcome: Outcome, settings: Settings, returns_on: str) -> str:
     if wait is None or wait >= ABSURD_HINT:
         return "wait for the quotas of the key, or for a growing backoff, then retry"
     if wait > MAX_PAUSE_SECONDS:
-        longest = _in_words(MAX_PAUSE_SECONDS)
+        longest = duration(MAX_PAUSE_SECONDS)
         tried = f"a single call tries after at most {longest}, and then as often until one is admitted"
-        return f"wait, at the longest the named {_in_words(wait)}: {tried}"
-    return f"wait {_in_words(wait)}, then retry"
-
-
-def _in_words(seconds: float) -> str:
-    """Return seconds as `0.25 s`, `12 s`, `7 min 12 s` or `25 h`, rounded up."""
-    if seconds < 60.0:
-        return f"{math.ceil(seconds * 100) / 100:g} s"
-    if seconds == math.inf:
-        return "no limit"
-    minutes, rest = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return " ".join(f"{number} {unit}" for number, unit in ((hours, "h"), (minutes, "min"), (rest, "s")) if number)
+        return f"wait, at the longest the named {duration(wait)}: {tried}"
+    return f"wait {duration(wait)}, then retry"
 
 
 def _object(line: bytes) -> dict[str, Any]:
