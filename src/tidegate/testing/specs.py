@@ -62,8 +62,11 @@ class ScenarioPart(BaseModel):
             return cause
         if first["type"] == "extra_forbidden":
             bound = f"there is no such field; the fields are {', '.join(cls.model_fields)}"
-            return ConfigurationError(field, first["input"], bound)
-        return ConfigurationError(field, first["input"], str(first["msg"]).removeprefix("Value error, "))
+        elif first["type"] == "literal_error":
+            bound = f"it must be one of {first['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
+        else:
+            bound = str(first["msg"]).removeprefix("Value error, ")
+        return ConfigurationError(field, first["input"], bound)
 
     def replace(self: T, **changes: Any) -> T:
         """Return this part with some fields changed, as Python or JSON values; raise ConfigurationError."""
