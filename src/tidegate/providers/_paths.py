@@ -29,8 +29,6 @@ class Endpoint:
     `family` is set if the path has separate limits, or is the content of the segment `{family}`. `streams` is set if
     the answer streams by default. `plain` is set if the path is too common a word to be claimed for a client of a known
     SDK.
-
-    Raises `ConfigurationError` if a value is not usable.
     """
 
     path: str

@@ -63,8 +63,6 @@ class HeaderRow:
     `reset_waits` marks a reset that, on a refusal, is the time to wait. `overfull` lets `remaining` exceed `limit`. A
     `remaining` above `ceiling` belongs to another quota in the same headers, whose window is unknown. With `dialect`
     `ietf` the row is read as structured fields: `policy` is RateLimit-Policy, `combined` RateLimit.
-
-    Raises `ConfigurationError` if a value is not usable.
     """
 
     name: str
@@ -131,8 +129,6 @@ class ErrorRow:
     `waits` a wait in the answer. `headers` are (name, value) pairs, `""` for any value; headers in `without` must be
     absent. `window` (seconds) is the window of the quota that refused, if the refusal implies it and its headers do not
     state it.
-
-    Raises `ConfigurationError` if a value is not usable.
     """
 
     name: str
@@ -278,8 +274,6 @@ class PlanWindow:
     """The headers of a plan's window that is counted in shares: `spent` shows that it is used up, `reset` until when.
 
     `full` is the value of `spent` that means so, or the number from which it does.
-
-    Raises `ConfigurationError` if a value is not usable.
     """
 
     spent: str
@@ -309,8 +303,6 @@ class Charging:
     (part of a model's name, weight of each output token); the first match holds, else 1. With `cache_reads_free`, input
     read from a cache is not counted. With `gives_back`, the unused part of the output bound in `tokens` is returned
     when the answer ends.
-
-    Raises `ConfigurationError` if a value is not usable.
     """
 
     tokens: Amount
@@ -347,8 +339,6 @@ class SharedQuotas:
 
     `models` are names with `*` for any text. `quotas` are names of header rows, units, or `*` for all. `name` stands
     for the model in the key of these quotas; it is empty if all models share them.
-
-    Raises `ConfigurationError` if a value is not usable.
     """
 
     name: str
@@ -376,8 +366,6 @@ class Provider:
     sound or a file counts in `input_chars`. `pooled` are endings of model names whose models share one quota, and whose
     calls share one key. `shared` are quotas that models share, each with a key of its own. With `body_headers`, headers
     in the body of a refusal (`error.metadata.headers`) are read too. `plans` are the windows of an assistant's plan.
-
-    Raises `ConfigurationError` if a value is not usable.
     """
 
     name: str
