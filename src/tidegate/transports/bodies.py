@@ -21,7 +21,7 @@ from tidegate.admission.drive import in_trio
 
 MAX_BYTES = 1 << 18
 """Bytes at which the reading of an error ends, as sent and again when decompressed. Derived from
-`providers.refusal_body._MAX_BODY`, above which no body is parsed."""
+`providers.refusal_body.MAX_BODY`, above which no body is parsed."""
 
 MAX_SECONDS = 2.0
 """Seconds of reading an error's body before the status is returned. Chosen: providers send errors of some kilobytes
