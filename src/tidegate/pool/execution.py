@@ -12,6 +12,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable
 from contextvars import Context
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,18 +25,16 @@ from tidegate.pool.failure_class import TIMEOUT, UNHEARD, FailureClass, classify
 from tidegate.pool.threads import exit_child
 
 
+@dataclass(slots=True)
 class KeyUsage:
     """Key and cost of the latest first request of a stage's function.
 
     `known` without a `key` means that a call of the function ended without asking any key.
     """
 
-    __slots__ = ("cost", "key", "known")
-
-    def __init__(self) -> None:
-        self.known = False
-        self.key: Key | None = None
-        self.cost: Cost | None = None
+    known: bool = False
+    key: Key | None = None
+    cost: Cost | None = None
 
     def note_use(self, key: Key, cost: Cost) -> bool:
         """Record the key that a call asked first; return whether it is new."""
@@ -178,6 +177,7 @@ CANCEL_GRACE_SECONDS = 5.0
 that ignore it for longer. Chosen: a function that closes its connections is done by then."""
 
 
+@dataclass(slots=True, eq=False)
 class Execution(Generic[WorkT, FunctionT]):
     """One execution of `stage`, the function of a unit of work, for `item`.
 
@@ -189,59 +189,37 @@ class Execution(Generic[WorkT, FunctionT]):
     starts when `ready` is done (None: at once).
     """
 
-    __slots__ = (
-        "_loop",
-        "_owner",
-        "_process",
-        "_suspended",
-        "_timer",
-        "at_work_since",
-        "began",
-        "beside",
-        "cancel_reason",
-        "done",
-        "error",
-        "handoff",
-        "in_outage",
-        "item",
-        "over",
-        "probe",
-        "ready",
-        "recalled",
-        "seconds",
-        "size",
-        "slot_lent",
-        "stage",
-        "task",
-        "value",
-    )  # fmt: skip
+    item: WorkT
+    stage: FunctionT
+    _owner: ExecutionOwner
+    queues: InitVar[KeyTable]
+    permit: InitVar[Permit | None]
+    handoff: ObservedHandoff = field(init=False)
+    probe: bool = field(init=False)
+    size: int = field(init=False)
+    recalled: bool = False
+    value: Any = None
+    error: BaseException | None = None
+    cancel_reason: CancelReason | None = None
+    done: bool = False
+    slot_lent: bool = False
+    in_outage: bool = False
+    seconds: float = 0.0
+    ready: asyncio.Future[None] | None = None
+    at_work_since: float | None = None
+    beside: int = 0
+    over: bool = False
+    task: asyncio.Task[None] | None = None
+    began: float = field(init=False)
+    _loop: asyncio.AbstractEventLoop = field(init=False)
+    _process: int = field(init=False)
+    _suspended: bool = False
+    _timer: asyncio.TimerHandle | None = None
 
-    def __init__(
-        self,
-        item: WorkT,
-        stage: FunctionT,
-        owner: ExecutionOwner,
-        queues: KeyTable,
-        permit: Permit | None,
-    ) -> None:
-        self.item = item
-        self.stage = stage
+    def __post_init__(self, queues: KeyTable, permit: Permit | None) -> None:
         self.handoff = ObservedHandoff(queues, permit, self._on_key_used, self._on_wait_changed, self._in_call)
-        self.recalled = False
         self.probe = permit is not None and permit.probe
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.cancel_reason: CancelReason | None = None
-        self.done = self.slot_lent = self.in_outage = self._suspended = False
-        self.seconds = 0.0
-        self.size = item.size
-        self.ready: asyncio.Future[None] | None = None
-        self.at_work_since: float | None = None
-        self.beside = 0
-        self.over = False
-        self.task: asyncio.Task[None] | None = None
-        self._owner = owner
-        self._timer: asyncio.TimerHandle | None = None
+        self.size = self.item.size
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
         """Start the function in a separate task, which runs in `context`."""

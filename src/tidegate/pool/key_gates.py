@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -58,31 +59,19 @@ class GateClosing(NamedTuple):
     until: float
 
 
+@dataclass(slots=True, eq=False)
 class _KeyGate:
-    __slots__ = (
-        "closed",
-        "closed_at",
-        "down_since",
-        "firm",
-        "known",
-        "refusals",
-        "timer",
-        "total",
-        "unanswered_since",
-        "users",
-        "wake",
-    )  # fmt: skip
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.wake = wake
-        self.closed: GateClosing | None = None
-        self.closed_at = 0.0
-        self.known = self.firm = False
-        self.total = 0.0
-        self.refusals = self.users = 0
-        self.unanswered_since: tuple[float, float] | None = None
-        self.down_since: tuple[float, float] | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    wake: Callable[[], None]
+    closed: GateClosing | None = None
+    closed_at: float = 0.0
+    known: bool = False
+    firm: bool = False
+    total: float = 0.0
+    refusals: int = 0
+    users: int = 0
+    unanswered_since: tuple[float, float] | None = None
+    down_since: tuple[float, float] | None = None
+    timer: asyncio.TimerHandle | None = None
 
 
 class GatedQueue(Protocol):

@@ -49,6 +49,7 @@ class RowResult(Generic[T]):
     seconds: float
 
 
+@dataclass(slots=True, eq=False)
 class PoolRow:
     """One row under way; `body` is what the source gave, `context` the consumer's context at that time.
 
@@ -56,46 +57,28 @@ class PoolRow:
     its function has been called, `is_attempt` that the function itself was the attempt at the pool's key.
     """
 
-    __slots__ = (
-        "attempts",
-        "begun",
-        "body",
-        "capacity_retries",
-        "closed_before",
-        "complete_index",
-        "completed_at",
-        "context",
-        "cost",
-        "done",
-        "elsewhere",
-        "error",
-        "index",
-        "is_attempt",
-        "key",
-        "ready_at",
-        "refused_at",
-        "seconds",
-        "size",
-        "slow",
-        "value",
-        "verdict",
-    )  # fmt: skip
-
-    def __init__(self, index: int, body: Any, context: Context, now: float) -> None:
-        self.index = index
-        self.body = body
-        self.context = context
-        self.ready_at = now
-        self.key: Key | None = None
-        self.cost: Cost | None = None
-        self.attempts = self.capacity_retries = self.elsewhere = self.size = 0
-        self.refused_at: float | None = None
-        self.closed_before = self.seconds = self.completed_at = 0.0
-        self.slow = self.begun = self.done = self.is_attempt = False
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.verdict = NextStep.ANSWERED
-        self.complete_index = -1
+    index: int
+    body: Any
+    context: Context
+    ready_at: float
+    key: Key | None = None
+    cost: Cost | None = None
+    attempts: int = 0
+    capacity_retries: int = 0
+    elsewhere: int = 0
+    size: int = 0
+    refused_at: float | None = None
+    closed_before: float = 0.0
+    seconds: float = 0.0
+    completed_at: float = 0.0
+    slow: bool = False
+    begun: bool = False
+    done: bool = False
+    is_attempt: bool = False
+    value: Any = None
+    error: BaseException | None = None
+    verdict: NextStep = NextStep.ANSWERED
+    complete_index: int = -1
 
     def waited(self, now: float) -> float:
         """Return the seconds since its submission in which its function did not run."""
@@ -260,39 +243,37 @@ class PoolStats:
         return {**told, "unended": self.unended, "keys": keys}
 
 
+COUNTED = (
+    "answered", "failed", "parked", "capacity_retries", "transient_retries", "max_concurrent", "max_pending",
+    "max_buffered", "peak_pause",
+)  # fmt: skip
+"""Statistics that a pool counts under their own names."""
+
+
+@dataclass(slots=True, eq=False)
 class PoolMeter:
     """Counts and times of a pool while it runs; instants are monotonic seconds.
 
     Several threads may read it, and see counts of neighbouring instants.
     """
 
-    __slots__ = (
-        "_executing_for",
-        "_noted_at",
-        "_running",
-        "_throttle_seconds",
-        "_throttled_for",
-        "_waiting",
-        "answered",
-        "buffer_wait",
-        "capacity_retries",
-        "failed",
-        "max_buffered",
-        "max_concurrent",
-        "max_pending",
-        "parked",
-        "peak_pause",
-        "taken",
-        "transient_retries",
-    )
-
-    def __init__(self) -> None:
-        self.answered = self.failed = self.parked = self.taken = 0
-        self.capacity_retries = self.transient_retries = 0
-        self.max_concurrent = self.max_pending = self.max_buffered = 0
-        self.peak_pause = self.buffer_wait = 0.0
-        self._throttle_seconds = self._throttled_for = self._executing_for = self._noted_at = 0.0
-        self._waiting, self._running = 0, False
+    answered: int = 0
+    failed: int = 0
+    parked: int = 0
+    taken: int = 0
+    capacity_retries: int = 0
+    transient_retries: int = 0
+    max_concurrent: int = 0
+    max_pending: int = 0
+    max_buffered: int = 0
+    peak_pause: float = 0.0
+    buffer_wait: float = 0.0
+    _throttle_seconds: float = 0.0
+    _throttled_for: float = 0.0
+    _executing_for: float = 0.0
+    _noted_at: float = 0.0
+    _waiting: int = 0
+    _running: bool = False
 
     def note_load(self, waiting: int, running: bool, now: float) -> None:
         """Note the rows that wait for capacity from now on, and whether a function runs."""
@@ -329,18 +310,10 @@ class PoolMeter:
         return PoolStats(
             pool_size=pool_size,
             submitted=submitted,
-            answered=self.answered,
-            failed=self.failed,
-            parked=self.parked,
-            capacity_retries=self.capacity_retries,
-            transient_retries=self.transient_retries,
-            max_concurrent=self.max_concurrent,
-            max_pending=self.max_pending,
-            max_buffered=self.max_buffered,
+            **{name: getattr(self, name) for name in COUNTED},
             throttle_seconds=self._throttle_seconds + elapsed * waiting,
             throttled_for=self._throttled_for + (elapsed if waiting else 0.0),
             executing_for=self._executing_for + (elapsed if self._running else 0.0),
-            peak_pause=self.peak_pause,
             buffer_wait_mean=self.buffer_wait / self.taken if self.taken else 0.0,
             dispatch_interval_at_end=max((1.0 / seen.pace for seen in keys.values() if seen.pace > 0.0), default=0.0),
             keys=keys,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterable, Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from tidegate.core.limiter_state import Permit
@@ -73,12 +74,11 @@ class Timers:
             self._fail(error)
 
 
+@dataclass(slots=True, eq=False)
 class RowExecution(Execution[PoolRow, RowFunction]):
     """One execution of a row; a `scout` went ahead of a closed key."""
 
-    __slots__ = ("scout",)
-
-    scout: bool
+    scout: bool = False
 
 
 class RowScheduler(RowFlow):
@@ -235,8 +235,7 @@ class RowScheduler(RowFlow):
         self.wake()
 
     def _start(self, row: PoolRow, permit: Permit | None, *, scout: bool) -> None:
-        job = RowExecution(row, self._function, self, self.options.registry, permit)
-        job.scout = scout
+        job = RowExecution(row, self._function, self, self.options.registry, permit, scout=scout)
         self._scouts += scout
         if not row.begun:
             row.begun = True

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -216,19 +217,21 @@ LOOK_SECONDS = 1.0
 """Seconds between two looks at the chunks of other replicas. Chosen: as `claims.FOLLOW_SECONDS`."""
 
 
+@dataclass(slots=True, eq=False)
 class HeldChunk:
     """Chunk that this replica holds. Rows below `settled` have no open item.
 
     `read` says that all its items are known. `cursor` is the (ordinal, repetition) of the last item that was read.
     """
 
-    __slots__ = ("chunk", "cursor", "read", "settled")
+    chunk: RowChunk
+    cursor: tuple[int, int] = field(init=False)
+    read: bool = False
+    settled: int = field(init=False)
 
-    def __init__(self, chunk: RowChunk) -> None:
-        self.chunk = chunk
-        self.cursor = (chunk.first, 0)
-        self.read = False
-        self.settled = chunk.first
+    def __post_init__(self) -> None:
+        self.cursor = (self.chunk.first, 0)
+        self.settled = self.chunk.first
 
 
 class ChunkFeeder(Feeder):

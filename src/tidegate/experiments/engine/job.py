@@ -16,18 +16,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tidegate.admission.key_table import KeyTable
 from tidegate.core.events import AttemptEnded
-from tidegate.core.limiter_state import Permit
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cost, Key
 from tidegate.experiments.engine.experiment import Experiment
 from tidegate.experiments.engine.queues import TASK, TASK_STAGE, FairQueue, Item, WorkQueue, copied
 from tidegate.experiments.engine.settings import RunnerSettings
-from tidegate.pool.execution import Execution, ExecutionOwner, KeyUsage, ObservedHandoff, implementation
+from tidegate.pool.execution import Execution, KeyUsage, ObservedHandoff, implementation
 from tidegate.pool.key_gates import KeyGates, StageGate
 from tidegate.pool.threads import in_thread
 
@@ -63,6 +62,7 @@ GUARD_FAILURES = 5
 Invocation = Callable[[Item], Awaitable[Any]]
 
 
+@dataclass(slots=True, eq=False)
 class Stage:
     """Task or evaluator of an experiment; `timeout` is in seconds.
 
@@ -72,32 +72,16 @@ class Stage:
     answer.
     """
 
-    __slots__ = (
-        "closing",
-        "failure_kind",
-        "failures",
-        "index",
-        "invoke",
-        "key_usage",
-        "last_error",
-        "name",
-        "outputs",
-        "timeout",
-    )
-
-    def __init__(
-        self, index: int, name: str, function: Callable[..., Any], outputs: tuple[str, ...], timeout: float
-    ) -> None:
-        self.index = index
-        self.name = name
-        self.outputs = outputs
-        self.timeout = timeout
-        self.failures = 0
-        self.failure_kind = ""
-        self.closing = ""
-        self.last_error = ""
-        self.key_usage = KeyUsage()
-        self.invoke = invocation(function, _row if index == TASK else _row_and_output)
+    index: int
+    name: str
+    outputs: tuple[str, ...]
+    timeout: float
+    invoke: Invocation
+    failures: int = 0
+    failure_kind: str = ""
+    closing: str = ""
+    last_error: str = ""
+    key_usage: KeyUsage = field(default_factory=KeyUsage)
 
     def succeeded(self) -> None:
         """End a sequence of failures."""
@@ -113,10 +97,11 @@ class Stage:
 def stages_of(experiment: Experiment, settings: RunnerSettings) -> list[Stage]:
     """Return the stages of an experiment: its task, then its evaluators in their order."""
     task_timeout = experiment.task_timeout or settings.task_timeout
-    stages = [Stage(TASK, TASK_STAGE, experiment.task, (), task_timeout)]
+    stages = [Stage(TASK, TASK_STAGE, (), task_timeout, invocation(experiment.task, _row))]
     for index, evaluator in enumerate(experiment.evaluators, start=1):
         timeout = evaluator.timeout or settings.eval_timeout
-        stages.append(Stage(index, evaluator.name, evaluator.function, evaluator.outputs, timeout))
+        invoke = invocation(evaluator.function, _row_and_output)
+        stages.append(Stage(index, evaluator.name, evaluator.outputs, timeout, invoke))
     return stages
 
 
@@ -168,18 +153,13 @@ UNSPENT = TokenTotals()
 """Spend of a job whose calls have not ended. One object serves all jobs: each item has several."""
 
 
+@dataclass(slots=True, eq=False)
 class Job(Execution[Item, Stage]):
     """One execution of an item by its stage's function; `attempts` has those of its calls that have ended."""
 
-    __slots__ = ("answered", "attempts", "spent")
-
-    def __init__(
-        self, item: Item, stage: Stage, owner: ExecutionOwner, queues: KeyTable, permit: Permit | None
-    ) -> None:
-        super().__init__(item, stage, owner, queues, permit)
-        self.attempts: list[AttemptEnded] = []
-        self.spent = UNSPENT
-        self.answered = False
+    attempts: list[AttemptEnded] = field(default_factory=list)
+    spent: TokenTotals = UNSPENT
+    answered: bool = False
 
 
 class KeyDiscovery:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ class Place(NamedTuple):
     repetition: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Item:
     """One unit of work and its cost so far; a job runs it and keeps no state.
 
@@ -50,46 +52,24 @@ class Item:
     when it has a result.
     """
 
-    __slots__ = (
-        "attempts",
-        "audit",
-        "body",
-        "calls",
-        "closed_before",
-        "elsewhere",
-        "output",
-        "place",
-        "queued_at",
-        "ready_at",
-        "refused_at",
-        "released",
-        "seconds",
-        "size",
-        "slow",
-        "stage",
-        "usage",
-        "waited",
-    )
-
-    def __init__(self, stage: int, place: Place, body: Any, output: Any = None, size: int = 0) -> None:
-        self.stage = stage
-        self.place = place
-        self.body = body
-        self.output = output
-        self.size = size
-        self.attempts = 0
-        self.seconds = 0.0
-        self.ready_at = 0.0
-        self.refused_at: float | None = None
-        self.closed_before = 0.0
-        self.elsewhere = 0
-        self.slow = False
-        self.audit: list[AttemptRecord] = []
-        self.calls = 0
-        self.queued_at: float | None = None
-        self.waited = 0.0
-        self.usage: ItemUsage | None = None
-        self.released = False
+    stage: int
+    place: Place
+    body: Any
+    output: Any = None
+    size: int = 0
+    attempts: int = 0
+    seconds: float = 0.0
+    ready_at: float = 0.0
+    refused_at: float | None = None
+    closed_before: float = 0.0
+    elsewhere: int = 0
+    slow: bool = False
+    audit: list[AttemptRecord] = field(default_factory=list)
+    calls: int = 0
+    queued_at: float | None = None
+    waited: float = 0.0
+    usage: ItemUsage | None = None
+    released: bool = False
 
     @property
     def identity(self) -> tuple[int, int, int]:
@@ -134,20 +114,18 @@ MAX_QUEUE_BYTES = 16 * 1024 * 1024
 pages of `experiments.storage.pending.PAGE_BYTES`."""
 
 
+@dataclass(slots=True, eq=False)
 class StageQueue:
     """Items of one stage in dispatch order.
 
     `age` counts how often other queues went instead. `size` is the total of its items' sizes.
     """
 
-    __slots__ = ("age", "items", "rank", "size", "stage")
-
-    def __init__(self, stage: int, rank: int) -> None:
-        self.stage = stage
-        self.rank = rank
-        self.items: deque[Item] = deque()
-        self.age = 0
-        self.size = 0
+    stage: int
+    rank: int
+    items: deque[Item] = field(default_factory=deque)
+    age: int = 0
+    size: int = 0
 
     def append(self, item: Item) -> None:
         self.items.append(item)
@@ -317,19 +295,17 @@ WHOLE = 1.0 - 1e-9
 """Credit of one dispatch. Derived from the rounding of sums of weights."""
 
 
+@dataclass(slots=True, eq=False)
 class QueuedExperiment:
     """One experiment: the gates behind which it has ready work, and the dispatches that are left of its turn.
 
     `credit` is their number, with a fraction for the next turn.
     """
 
-    __slots__ = ("credit", "held", "offers", "weight")
-
-    def __init__(self, weight: float, credit: float) -> None:
-        self.weight = weight
-        self.credit = credit
-        self.offers: dict[Hashable, None] = {}
-        self.held = False
+    weight: float
+    credit: float = 0.0
+    offers: dict[Hashable, None] = field(default_factory=dict)
+    held: bool = False
 
 
 class FairQueue:
@@ -352,7 +328,7 @@ class FairQueue:
 
         Of the dispatches that several experiments compete for, each gets a share in proportion to its `weight`.
         """
-        self._new[experiment] = QueuedExperiment(weight, 0.0)
+        self._new[experiment] = QueuedExperiment(weight)
         self._set_least()
         self._new[experiment].credit = weight / self._least
 
