@@ -55,11 +55,8 @@ class BatchFeeder(Feeder):
         self._task = task
         self._name = run.experiment.name
         self._what = f"experiment {run.experiment.name}: its batches"
-        self._results = BatchResults(run, api, task, what=self._what, save=self._save, pending=self._pending)
-        self._submission = BatchSubmission(
-            run.shared, api, task, name=self._name, what=self._what, save=self._save,
-            pending=self._pending,
-        )  # fmt: skip
+        parts = run, api, task, self._what, self._save, self._pending
+        self._results, self._submission = BatchResults(*parts), BatchSubmission(*parts)
         self._most = self._limit = min(task.max_requests or api.max_requests, api.max_requests)
         self._moved = asyncio.Event()
         self._planning = asyncio.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -17,13 +17,12 @@ from tidegate.core.token_totals import TokenTotals, totals_of
 from tidegate.core.values import Key, Usage
 from tidegate.errors import UnusableAnswer
 from tidegate.experiments.engine.background import redacted
-from tidegate.experiments.engine.batch import BatchTask, ItemSet, custom_id
-from tidegate.experiments.engine.batch.apis import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
-from tidegate.experiments.engine.batch.submission import POLL_SECONDS, BatchError, RequestRetries
+from tidegate.experiments.engine.batch import ItemSet, custom_id
+from tidegate.experiments.engine.batch.apis import BatchStatus, ItemAnswer, Phase, by_id
+from tidegate.experiments.engine.batch.submission import POLL_SECONDS, BatchError, BatchPart, RequestRetries
 from tidegate.experiments.engine.queues import TASK, Item, Place, copied
 from tidegate.experiments.engine.results import WRITE_SECONDS
-from tidegate.experiments.engine.run import ExperimentRun
-from tidegate.experiments.storage import BatchRecord, BatchState, ItemUsage, PendingTask, ResultStatus
+from tidegate.experiments.storage import BatchRecord, BatchState, ItemUsage, ResultStatus
 from tidegate.providers import COMPATIBLE, adopt, credential_of, named, price_of, usage_of
 
 BATCH = "batch"
@@ -48,32 +47,13 @@ logger = logging.getLogger("tidegate")
 T = TypeVar("T")
 
 
-class BatchResults:
-    """Results of the batches of one run; it counts the attempts at rows without an answer.
+class BatchResults(BatchPart):
+    """Results of the batches of one run; it counts the attempts at rows without an answer."""
 
-    `save` stores a record, and `pending` yields the rows of a set that have no good answer yet. `what` names the
-    batches in the log.
-    """
-
-    def __init__(
-        self,
-        run: ExperimentRun,
-        api: ProviderBatchApi,
-        task: BatchTask,
-        *,
-        what: str,
-        save: Callable[[BatchRecord], Awaitable[BatchRecord]],
-        pending: Callable[[ItemSet], AsyncIterator[PendingTask]],
-    ) -> None:
-        self._run = run
-        self._api = api
-        self._name = run.experiment.name
-        self._what = what
-        self._save = save
-        self._pending = pending
-        self._task = task
-        self._provider = api.provider
-        self._paid_by = AccountKeys(task.client, api.provider, run.shared.registry)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._provider = self._api.provider
+        self._paid_by = AccountKeys(self._task.client, self._provider, self._shared.registry)
         self._attempts: dict[Place, int] = {}
         # The name by which a model was asked, by the one that it answers with.
         self._asked_as: dict[str, str] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
@@ -28,6 +28,7 @@ from tidegate.experiments.engine.batch.apis import (
     was_sent,
 )
 from tidegate.experiments.engine.queues import Place, copied
+from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunnerContext
 from tidegate.experiments.storage import BatchRecord, BatchState, PendingTask
 from tidegate.pool.failure_class import classify
@@ -127,31 +128,30 @@ FILE_PATIENCE = 600.0
 the time that a file of 200 MB takes."""
 
 
-class BatchSubmission:
-    """Submission of the batches of the experiment `name`, one request at a time; `what` names them in the log.
+@dataclass(eq=False)
+class BatchPart:
+    """Part of a run whose rows are in batches; `what` names these in the log.
 
     `save` stores a record, and `pending` yields the rows of a set that have no good answer yet.
     """
 
-    def __init__(
-        self,
-        shared: RunnerContext,
-        api: ProviderBatchApi,
-        task: BatchTask,
-        *,
-        name: str,
-        what: str,
-        save: Callable[[BatchRecord], Awaitable[BatchRecord]],
-        pending: Callable[[ItemSet], AsyncIterator[PendingTask]],
-    ) -> None:
-        self._shared = shared
-        self._api = api
-        self._task = task
-        self._name = name
-        self._what = what
-        self._save = save
-        self._pending = pending
-        self._sending = asyncio.Lock()
+    _run: ExperimentRun
+    _api: ProviderBatchApi
+    _task: BatchTask
+    _what: str
+    _save: Callable[[BatchRecord], Awaitable[BatchRecord]]
+    _pending: Callable[[ItemSet], AsyncIterator[PendingTask]]
+
+    def __post_init__(self) -> None:
+        self._shared = self._run.shared
+        self._name = self._run.experiment.name
+
+
+@dataclass(eq=False)
+class BatchSubmission(BatchPart):
+    """Submission of the batches of a run, one request at a time."""
+
+    _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def submit(self, record: BatchRecord) -> BatchRecord | None:
         """Return the batch when it is at the provider; None if no row of it is open."""
