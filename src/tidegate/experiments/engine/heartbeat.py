@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegate.errors import CannotLoad, DatabaseFileLost, StoreError
@@ -34,6 +35,7 @@ MAX_ORPHANS_PER_SCAN = 100
 """Maximum orphans that one scan claims. Chosen: the rest are left to other replicas and to the next scan."""
 
 
+@dataclass(eq=False)
 class Heartbeat:
     """Heartbeat and orphan scan of one replica.
 
@@ -41,27 +43,17 @@ class Heartbeat:
     returns a uniform number in [0, 1).
     """
 
-    def __init__(
-        self,
-        store: Store,
-        replica: str,
-        runs: Mapping[int, ExperimentRun],
-        recover: Callable[[int], Awaitable[None]] | None,
-        draw: Callable[[], float],
-        lost_file: LostFile,
-        join: Callable[[int], Awaitable[bool]] | None = None,
-    ) -> None:
-        self._store = store
-        self._replica = replica
-        self._runs = runs
-        self._recover = recover
-        self._join = join
-        self._joined: dict[int, int] = {}
-        self._draw = draw
-        self._lost_file = lost_file
-        self._deferred: dict[int, str] = {}
-        self._heartbeat_task: BackgroundTask | None = None
-        self._scan_task: BackgroundTask | None = None
+    _store: Store
+    _replica: str
+    _runs: Mapping[int, ExperimentRun]
+    _recover: Callable[[int], Awaitable[None]] | None
+    _draw: Callable[[], float]
+    _lost_file: LostFile
+    _join: Callable[[int], Awaitable[bool]] | None = None
+    _joined: dict[int, int] = field(default_factory=dict)
+    _deferred: dict[int, str] = field(default_factory=dict)
+    _heartbeat_task: BackgroundTask | None = None
+    _scan_task: BackgroundTask | None = None
 
     def start(self) -> None:
         """Start both tasks; the first orphan scan runs at once."""

@@ -162,32 +162,26 @@ class Job(Execution[Item, Stage]):
     answered: bool = False
 
 
+@dataclass(eq=False)
 class KeyDiscovery:
     """Discovery of the keys of one run's stages.
 
     `number` is the experiment's number. `on_new_key` is called after a stage has moved behind another key.
     """
 
-    def __init__(
-        self,
-        number: int,
-        stages: Sequence[Stage],
-        work_queue: WorkQueue,
-        gates: KeyGates,
-        fair_queue: FairQueue,
-        on_new_key: Callable[[], None],
-    ) -> None:
-        self._number = number
-        self._stages = stages
-        self._work_queue = work_queue
-        self._gates = gates
-        self._fair_queue = fair_queue
-        self._on_new_key = on_new_key
-        self._keys: set[Key] = set()
-        self._ended = False
+    _number: int
+    _stages: Sequence[Stage]
+    _work_queue: WorkQueue
+    _gates: KeyGates
+    _fair_queue: FairQueue
+    _on_new_key: Callable[[], None]
+    _keys: set[Key] = field(default_factory=set)
+    _ended: bool = False
+
+    def __post_init__(self) -> None:
         # No key is known yet, so every stage waits behind its own gate.
-        for stage in stages:
-            work_queue.set_gate(stage.index, self._stage_gate(stage))
+        for stage in self._stages:
+            self._work_queue.set_gate(stage.index, self._stage_gate(stage))
 
     def end(self) -> None:
         """Release the gates of this run's stages."""

@@ -63,15 +63,15 @@ def gone(number: int, name: str) -> BatchError:
     return BatchError(number, f"{text} gives the batch up and pays for its rows again", gone=True)
 
 
+@dataclass(eq=False)
 class RequestRetries:
     """Retries of one request to the provider for a batch; `what` names the run's batches in the log."""
 
-    def __init__(self, shared: RunnerContext, what: str, record: BatchRecord) -> None:
-        self._shared = shared
-        self._what = what
-        self._record = record
-        self._failures = 0
-        self._seconds = 0.0
+    _shared: RunnerContext
+    _what: str
+    _record: BatchRecord
+    _failures: int = 0
+    _seconds: float = 0.0
 
     async def asked(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of the request, repeated while its failure may pass."""
