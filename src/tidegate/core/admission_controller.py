@@ -221,6 +221,7 @@ class AdmissionController(LimiterState):
         if kind is not OK:
             self.calm_slots = 0
             self.aside = False
+            self.quotas.uncounted()
             if outcome.own:
                 self.excuse(permit)
         if kind is not OK and kind in REFUSED:

@@ -414,6 +414,10 @@ class TwoLevelQuotas:
         for level, some in self._split(charges):
             level.refund(some)
 
+    def uncounted(self) -> None:
+        self.own.uncounted()
+        self.account.quotas.uncounted()
+
     def on_refused(self, name: str, *facts: Any) -> None:
         self._level_of(name).on_refused(name, *facts)
 

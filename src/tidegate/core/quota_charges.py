@@ -99,18 +99,19 @@ cost is about four times what one quota is charged."""
 class SamplingBudget:
     """Lasts for `calls` more calls, for `units` of the sums of their costs, and until `until` (monotonic seconds).
 
-    It is `full` if the room of no quota shortened it.
+    Each of these calls is of at most `requests`. The budget is `full` if the room of no quota shortened it.
     """
 
-    __slots__ = ("calls", "full", "units", "until")
+    __slots__ = ("calls", "full", "requests", "units", "until")
 
     def __init__(self) -> None:
         self.calls, self.units, self.until = 0, MAX_AMOUNT, 0.0
+        self.requests = 0.0
         self.full = False
 
     def renew(self, charged: Iterable[tuple[QuotaMirror, int, bool]], cost: Cost, now: float) -> None:
         """Begin again with a call that is read; later ones cost as much, and are `charged` to these mirrors."""
-        calls, self.units = float(READ_CALLS), INFINITY
+        calls, self.units, self.requests = float(READ_CALLS), INFINITY, cost.requests
         for mirror, place, reserves in charged:
             amount = sum(charge_of(mirror, cost, place, reserves))
             if amount > 0.0:
@@ -267,7 +268,7 @@ class QuotaCharges:
             return False
         if not self.ample:
             return not self._charged
-        if budget.calls <= 1 or at >= budget.until:
+        if budget.calls <= 1 or at >= budget.until or cost.requests > budget.requests:
             return False
         budget.calls -= 1
         budget.units = left
@@ -402,12 +403,18 @@ class QuotaCharges:
                     debit.answered = tabbed.answered
                 charges.append((mirror, debit, reserve))
 
+    def uncounted(self) -> None:
+        """Take note of a charge that the provider may not have counted: a failed call's, or another process's."""
+        for mirror in self._mirrors.values():
+            mirror.uncounted()
+
     def _find_room(self, now: float) -> None:
         self._priced = None, []
         self.ample = bool(self._mirrors)
         for mirror in self._mirrors.values():
             mirror.room = mirror.level(now) - AMPLE * mirror.limit
-            if mirror.room <= 0.0:
+            if mirror.room <= 0.0 or (mirror.charging is not None and mirror.charging.produces):
+                # What is reserved for output is given back at the end of each call, so each end is booked.
                 self.ample = False
                 return
 

@@ -21,6 +21,9 @@ class RefillMeter:
     A bucket gives back no more than its rate allows. A fixed window gives back its limit at each boundary, so between
     the first and the last boundary no more, either: the greatest single return is left out. So what came back bounds
     the window, also where the resets in the answers are too coarse to show it.
+
+    A charge that the provider did not count looks like a return. So only answers that find half of the limit left
+    count: they show that the inferred window is too slow for what is sent, and not only another charge.
     """
 
     __slots__ = ("_charged", "_greatest", "_latest", "_level", "_since")
@@ -45,7 +48,7 @@ class RefillMeter:
         self._greatest = max(self._greatest, returned - self._latest)
         self._latest = returned
         returned -= self._greatest
-        if returned <= limit or sent_at <= self._since:
+        if returned <= limit or sent_at <= self._since or level < limit / 2.0:
             return INFINITY
         longest = limit * (sent_at - self._since) / returned
         if returned >= max(METERED_UNITS, METERED_LIMITS * limit):

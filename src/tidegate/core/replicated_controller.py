@@ -77,6 +77,7 @@ class ReplayedController(AdmissionController):
             if event.kind is EventKind.WITHDRAWN:
                 super().withdraw(permit, at, None)
             elif event.outcome is not None:
+                self.quotas.uncounted()
                 super().settle(permit, event.outcome, at, event.number, None)
                 self.replica.safe.answered(self.tag, event.outcome, permit.sent_at)
         finally:
@@ -379,6 +380,7 @@ class ReplicatedController(ReplayedController):
             super().settle(permit, outcome, now, draw, out)
             return
         self._step(now)
+        self.quotas.uncounted()
         serial = self._land(permit, now)
         if outcome.kind is not OK and outcome.kind in CAPACITY:
             replica.service.note_returned(replica.member, now)

@@ -285,6 +285,8 @@ class TokenBucketMirror(QuotaMirror):
                 self._read_wait(retry_after)
             if self.charging is None or not self.charging.returns:
                 self._bound_by_wait(retry_after, sent_at, now, amount)
+        self._meter.stop()
+        self._take_window(self.period.unbind(self.window))
         if self.unit == "requests" and self._refutes_window(sent_at, amount):
             self._take_window(self.period.refuse(self.window))
         if self._brim < self.limit:
@@ -295,6 +297,9 @@ class TokenBucketMirror(QuotaMirror):
             # Its reading was rounded: less than the call needed was left.
             self._anchor_level = max(self._anchor_least, min(self._anchor_level, amount))
         self._margin.refused(self.limit)
+
+    def uncounted(self) -> None:
+        self._meter.stop()
 
     def _refutes_window(self, sent_at: float, amount: float) -> bool:
         """Return whether a quota that comes back in the inferred window would have had room for the refused call."""
@@ -389,10 +394,13 @@ class TokenBucketMirror(QuotaMirror):
             self._ceiling = seen_level
 
     def _seen_level(self, level: float, sent_at: float, now: float) -> float:
-        """Return what is left now, after `level` was left at `sent_at`: a full quota loses its refill."""
+        """Return what is left now, after `level` was left at `sent_at`: a full quota loses its refill.
+
+        At a key of several processes the last charges of others are not known, so the most may be lost.
+        """
         refilled = level + self.rate * (now - sent_at)
-        if refilled <= self._brim:
-            return refilled - self.ledger.total
+        if refilled <= self._brim or not self.period.is_bounded:
+            return min(refilled, self._brim) - self.ledger.total
         at = sent_at
         for debit in self.ledger.entries:
             if debit.charged_at > at:

@@ -177,6 +177,7 @@ class WindowInference:
 
     __slots__ = (
         "_agreed",
+        "_bound_denied",
         "_bounds",
         "_content",
         "_decimals",
@@ -205,6 +206,7 @@ class WindowInference:
         "_soonest",
         "_stood",
         "_taken",
+        "_unbound",
         "_varied",
         "_was_ample",
         "capacity",
@@ -215,6 +217,7 @@ class WindowInference:
         self._default = default
         self._denied = self._disputed = False
         self._longest = INFINITY
+        self._bound_denied = self._unbound = False
         self.turned: Refill | None = None
         self._decimals = 0
         self._only_reset: float | None = None
@@ -441,23 +444,37 @@ class WindowInference:
 
         The quota is a smaller bucket if that explains all answers; else others took the room.
         """
-        self._longest = INFINITY
         if so_far >= self._default or self._content is None or self.capacity is not None:
             return so_far
         self.capacity = max(1.0, self._content[0])
         return self._default
+
+    @property
+    def is_bounded(self) -> bool:
+        """Return whether what comes back bounds the window."""
+        return self._longest < INFINITY
 
     def bound(self, longest: float, so_far: float) -> float:
         """Return the window, which is no longer than `longest` (seconds) by what came back.
 
         The first bound has to be half of the window `so_far`: units that were counted too early explain a little less.
         """
-        if self._longest == INFINITY and longest * DENIED > so_far:
+        if self._unbound or (self._longest == INFINITY and longest * DENIED > so_far):
             return so_far
         if not self._denied:
             self._deny()
+            self._bound_denied = True
         self._longest = min(longest, self._longest)
         return self._longest
+
+    def unbind(self, so_far: float) -> float:
+        """Return the window after a refusal: a bound by what came back is refuted, and none is taken from then on."""
+        if self._longest == INFINITY:
+            return so_far
+        self._longest, self._unbound = INFINITY, True
+        if self._bound_denied:
+            self._denied = self._bound_denied = False
+        return self._default
 
     def _deny(self) -> None:
         # A smaller bucket refills over the usual window, as one without a declaration does.
