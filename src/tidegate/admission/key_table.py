@@ -69,10 +69,11 @@ class KeyTable(KnownKeys):
                         call.held = permit
                         permit.thread = get_ident()
                 finally:
-                    # Written out, here and in `settle`: every call comes here.
-                    if self._shared is not None:
-                        self._end_step()
-                    self._stepping = False
+                    try:
+                        if self._shared is not None:
+                            self._shared.end_steps()
+                    finally:
+                        self._stepping = False
             if self._deferred or self._records:
                 self._act([], None)
         except BaseException:
@@ -154,9 +155,11 @@ class KeyTable(KnownKeys):
                         if permit.state.aside:
                             rejoin = None
                 finally:
-                    if self._shared is not None:
-                        self._end_step()
-                    self._stepping = False
+                    try:
+                        if self._shared is not None:
+                            self._shared.end_steps()
+                    finally:
+                        self._stepping = False
             if permit.trace is not None:
                 permit.trace.deliver()
             if to_wake or out or self._deferred or self._records:

@@ -153,7 +153,11 @@ class StepTable(ABC):
                 try:
                     to_wake, result = body(out)
                 finally:
-                    self._end_step()
+                    try:
+                        if self._shared is not None:
+                            self._shared.end_steps()
+                    finally:
+                        self._stepping = False
             if to_wake or out or self._deferred or self._records:
                 self._act(to_wake, out)
         except (PermitMisuse, ConfigurationError):
@@ -162,14 +166,6 @@ class StepTable(ABC):
             self._deferred.append(self._mend)
             raise
         return result
-
-    def _end_step(self) -> None:
-        """End a step, also one that an interrupt cuts off: leave the shared logs, and let the next step begin."""
-        try:
-            if self._shared is not None:
-                self._shared.end_steps()
-        finally:
-            self._stepping = False
 
     def _apply(self, change: Callable[[], object], always: bool = False) -> None:
         """Run a step that admits nothing; inside another step of this thread only if it is to happen `always`."""
@@ -216,7 +212,11 @@ class StepTable(ABC):
                 try:
                     to_wake = self._rest(out)
                 finally:
-                    self._end_step()
+                    try:
+                        if self._shared is not None:
+                            self._shared.end_steps()
+                    finally:
+                        self._stepping = False
             self._listeners.pending.extend(out or ())
             self._wake_all(to_wake)
 
