@@ -251,7 +251,9 @@ class HttpxModule:
                 return None
             url = request.url
             parts = getattr(url, "_uri_reference", None)  # its properties encode on each access
-            facts = (_ADDRESS(parts), Current.tables, binding[3:]) if parts else ()
+            facts: tuple[object, ...] = ()
+            if parts is not None and len(parts) == ADDRESS_FIELDS:
+                facts = (_ADDRESS(parts), Current.tables, binding[3:])
             route: RequestRoute | None = binding.registry.routes.get(facts)
             if route is None:
                 route = _route(binding, url, facts)
@@ -377,6 +379,9 @@ def _headers(headers: Any) -> Iterable[tuple[bytes, bytes]]:
 
 _ADDRESS = itemgetter(0, 2, 3, 4)
 """Pick scheme, host, port and path from a URL's parts (httpx 0.28 and httpx2 2.16), without user, query or fragment."""
+
+ADDRESS_FIELDS = 7
+"""Parts of such a URL. The five of httpx 0.23 have host and port in one, so its routes are looked up anew."""
 
 _LOWER_AND_VALUE = itemgetter(1, 2)
 """Pick (lower-case name, value) from a header of httpx 0.28 and httpx2 2.16; its first field is the name as sent."""
