@@ -61,7 +61,7 @@ def usage_of(provider: Provider, body: bytes, model: str = "") -> Usage | None:
     tail = body if len(body) <= _TAIL else body[-_TAIL:]
     # The last object is nearly always the right one. Searches are by `find`: in Python 3.11 `in` raises inside first.
     at = tail.rfind(_NAMES[0])
-    if at < 0 or _OBJECT.match(tail, at) is None:
+    if at < 0 or _OBJECT.match(tail, at) is None or body.find(_BEGINS, 0, _HEAD) >= 0:
         return _full(body, tail, model)
     pairs = _FIELD.findall(tail, at, at + _WINDOW)
     pairs.reverse()
@@ -71,7 +71,8 @@ def usage_of(provider: Provider, body: bytes, model: str = "") -> Usage | None:
     # OpenAI's form, which most others have too, has a short way.
     get, output = stated.get, int(stated[b"completion_tokens"])
     thought = min(int(get(b"reasoning_tokens", 0)), output)
-    tiered = tail.find(b'"service_tier"') >= 0 or tail.find(b'"trafficType"') >= 0 or tail is not body
+    tiered = tail.find(b'"service_tier"') >= 0 or tail.find(b'"trafficType"') >= 0 or tail.find(b'"speed"') >= 0
+    tiered = tiered or tail is not body
     tier = _stated_tier(body, tail, at) if tiered else ""
     return new(Usage, (int(stated[b"prompt_tokens"]), output, int(get(b"cached_tokens", 0)), 0, thought, model, tier))
 
