@@ -119,7 +119,11 @@ async def test_database_is_upgraded_once_and_keeps_what_an_audit_records(older: 
         await store.close()
 
 
-async def test_upgrade_counts_the_results(older: Place) -> None:
+@pytest.mark.parametrize("counted", [True, False])
+async def test_upgrade_counts_the_results(older: Place, schema: str, counted: bool) -> None:
+    """Version 0009 made the tallies of older experiments when they were first asked for, so they may be missing."""
+    if not counted and schema >= "0009":
+        older.sql("DELETE FROM tidegate_tallies")
     store = await Store.open(older.url)
     for number, answered in ((1, 22), (2, 12)):
         tally = (await store.tallies.of([number]))[number]

@@ -44,7 +44,13 @@ def _count_results(connection: Connection) -> None:
 
 
 def _without_watermarks(connection: Connection) -> None:
-    """Drop the rows from which on results might be missing: a resume finds these from the first row on."""
+    """Drop the rows from which on results might be missing: a resume finds these from the first row on.
+
+    Experiments of an older version got their tallies when they were first asked for, so some have none yet.
+    """
+    missing = select(experiments.c.id).where(experiments.c.id.not_in(select(tallies.c.experiment_id)))
+    for number in connection.execute(missing).scalars().all():
+        stage_sums.build(connection, number)
     for name in ("low_water", "task_water"):
         connection.execute(text(f"ALTER TABLE {execution_configs.name} DROP COLUMN {name}"))
 
