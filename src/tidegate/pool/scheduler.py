@@ -171,7 +171,7 @@ class RowScheduler(RowFlow):
                 while self._fill():
                     self._dispatch()
                 if self.options.max_wait < INFINITY and self._timers.when("waits") is None and self._open:
-                    self._timers.set("waits", self.loop.time() + self._deadlines.period, self._check_waits)
+                    self._timers.set("waits", self.loop.time() + self.options.max_wait, self._check_waits)
             except Exception as error:
                 self._fail(error)
             self._tell()

@@ -25,6 +25,9 @@ logger = logging.getLogger("tidegate")
 REPORT_DELAY_SECONDS = 0.05
 """Seconds between an unexpected cancellation and its report. Chosen: a loop that is being closed is gone by then."""
 
+RESTART_SECONDS = 1.0
+"""Seconds after which a task that ended unexpectedly starts again. Chosen: one that always ends fills no log."""
+
 
 class BackgroundTask:
     """Task of `work` that calls `on_exit` if it raises, or if any caller other than `stop` cancels it.
@@ -49,6 +52,8 @@ class BackgroundTask:
         self._start()
 
     def _start(self) -> None:
+        if self._stopped:
+            return
         self.task = self._loop.create_task(self._work())
         self.task.add_done_callback(self._ended)
 
@@ -73,7 +78,7 @@ class BackgroundTask:
         if not self._stopped:
             logger.error("%s stopped: %s; %s", self._what, redacted(error), self._then, exc_info=error)
             if self._on_exit is None:
-                self._start()
+                self._loop.call_later(RESTART_SECONDS, self._start)
             else:
                 self._on_exit(error)
 
