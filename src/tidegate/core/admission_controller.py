@@ -26,7 +26,7 @@ from tidegate.core.cost_estimator import MAX_BELIEVED_TOKENS
 from tidegate.core.feedback import accepted, answered, failed, reaches, refused, rejected, silent, succeeded
 from tidegate.core.limiter_state import LimiterSettings, LimiterState, Out, Permit
 from tidegate.core.provenance import Source
-from tidegate.core.quota import AccountQuotas, SharedNames, TwoLevelQuotas
+from tidegate.core.quota import AccountQuotas, SharedNames, TwoLevelQuotas, doubt_charges
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import charge_of, expected_charge
 from tidegate.core.values import (
@@ -221,7 +221,7 @@ class AdmissionController(LimiterState):
         if kind is not OK:
             self.calm_slots = 0
             self.aside = False
-            self.quotas.uncounted()
+            doubt_charges(self.quotas)
             if outcome.own:
                 self.excuse(permit)
         if kind is not OK and kind in REFUSED:

@@ -414,10 +414,6 @@ class TwoLevelQuotas:
         for level, some in self._split(charges):
             level.refund(some)
 
-    def uncounted(self) -> None:
-        self.own.uncounted()
-        self.account.quotas.uncounted()
-
     def on_refused(self, name: str, *facts: Any) -> None:
         self._level_of(name).on_refused(name, *facts)
 
@@ -460,3 +456,10 @@ class TwoLevelQuotas:
 
 KeyQuotas: TypeAlias = QuotaSet | TwoLevelQuotas
 """The quotas of one key, on one level or on two."""
+
+
+def doubt_charges(quotas: KeyQuotas) -> None:
+    """Take note of a charge that the provider may not have counted: a failed call's, or another process's."""
+    for mirror in quotas.counted.values():
+        if isinstance(mirror, TokenBucketMirror):
+            mirror.meter.stop()

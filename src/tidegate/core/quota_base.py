@@ -360,9 +360,6 @@ class QuotaMirror(ABC):
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
         """Take back the charge of a request that the provider refused: it was not debited there."""
 
-    def uncounted(self) -> None:  # noqa: B027  # most kinds of mirrors take it from the next reading
-        """Take note of a charge that the provider may not have counted."""
-
     @abstractmethod
     def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
         """Record a refusal of a call of `amount` units sent at `sent_at`; `retry_after` is in seconds, if stated."""

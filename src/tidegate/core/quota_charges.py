@@ -403,11 +403,6 @@ class QuotaCharges:
                     debit.answered = tabbed.answered
                 charges.append((mirror, debit, reserve))
 
-    def uncounted(self) -> None:
-        """Take note of a charge that the provider may not have counted: a failed call's, or another process's."""
-        for mirror in self._mirrors.values():
-            mirror.uncounted()
-
     def _find_room(self, now: float) -> None:
         self._priced = None, []
         self.ample = bool(self._mirrors)

@@ -15,6 +15,7 @@ from tidegate.core.admission_controller import AdmissionController, ModelControl
 from tidegate.core.checkpoint import SHARED, TABLE
 from tidegate.core.concurrency_limit import MAX_BOUND
 from tidegate.core.limiter_state import KeyCounts, Out, Permit
+from tidegate.core.quota import doubt_charges
 from tidegate.core.replica_events import EventKind, ReplicaEvent
 from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, PACE_TURN, LogMembership, SlotTurns
 from tidegate.core.unheard_members import ABANDONED, LONGEST
@@ -77,7 +78,7 @@ class ReplayedController(AdmissionController):
             if event.kind is EventKind.WITHDRAWN:
                 super().withdraw(permit, at, None)
             elif event.outcome is not None:
-                self.quotas.uncounted()
+                doubt_charges(self.quotas)
                 super().settle(permit, event.outcome, at, event.number, None)
                 self.replica.safe.answered(self.tag, event.outcome, permit.sent_at)
         finally:
@@ -380,7 +381,7 @@ class ReplicatedController(ReplayedController):
             super().settle(permit, outcome, now, draw, out)
             return
         self._step(now)
-        self.quotas.uncounted()
+        doubt_charges(self.quotas)
         serial = self._land(permit, now)
         if outcome.kind is not OK and outcome.kind in CAPACITY:
             replica.service.note_returned(replica.member, now)

@@ -154,12 +154,12 @@ class TokenBucketMirror(QuotaMirror):
         "_held",
         "_hidden",
         "_margin",
-        "_meter",
         "_refill_check",
         "_reorder",
         "_round_trip",
         "_spilt",
         "_waits_until",
+        "meter",
         "period",
         "rate",
         "window",
@@ -182,7 +182,7 @@ class TokenBucketMirror(QuotaMirror):
         self._anchor_remaining = self._anchor_stated = self.limit
         self._hidden = False
         self._margin = SafetyMargin(self.unit == "requests")
-        self._meter = RefillMeter()
+        self.meter = RefillMeter()
         self._refill_check = RefillCheck()
         self._reorder = REORDER_FIRST
         self._held = 0.0
@@ -269,7 +269,7 @@ class TokenBucketMirror(QuotaMirror):
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
         self._refill_check.refunded(debit.amount, debit.charged_at)
-        self._meter.stop()
+        self.meter.stop()
         self._ceiling -= self.ledger.amend(debit, 0.0)
         if debit.by_rule and self.charging is not None:
             if not debit.live:
@@ -285,7 +285,7 @@ class TokenBucketMirror(QuotaMirror):
                 self._read_wait(retry_after)
             if self.charging is None or not self.charging.returns:
                 self._bound_by_wait(retry_after, sent_at, now, amount)
-        self._meter.stop()
+        self.meter.stop()
         self._take_window(self.period.unbind(self.window))
         if self.unit == "requests" and self._refutes_window(sent_at, amount):
             self._take_window(self.period.refuse(self.window))
@@ -297,9 +297,6 @@ class TokenBucketMirror(QuotaMirror):
             # Its reading was rounded: less than the call needed was left.
             self._anchor_level = max(self._anchor_least, min(self._anchor_level, amount))
         self._margin.refused(self.limit)
-
-    def uncounted(self) -> None:
-        self._meter.stop()
 
     def _refutes_window(self, sent_at: float, amount: float) -> bool:
         """Return whether a quota that comes back in the inferred window would have had room for the refused call."""
@@ -370,7 +367,7 @@ class TokenBucketMirror(QuotaMirror):
             if since > 0.0 and not first and self.period.capacity is None:
                 self._see_others((min(self._brim, refilled) - confirmed - level) / since, since)
                 if debit is not None:
-                    longest = self._meter.observe(level, debit.mark, self.limit, sent_at)
+                    longest = self.meter.observe(level, debit.mark, self.limit, sent_at)
                     if longest < self.window:
                         self._take_window(self.period.bound(longest, self.window))
         else:
