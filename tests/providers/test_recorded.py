@@ -80,3 +80,29 @@ def test_every_header_of_every_row_is_hit_by_a_recorded_answer(provider):
     hit = hit_headers()
     missed = [h for row in provider.headers for h, _ in row.headers() if (id(row), h) not in hit]
     assert missed == []
+
+
+CODED = (
+    "anthropic:enforced_spend_limit_reached anthropic:overloaded_error bedrock:model_timeout cerebras:queue "
+    "cerebras:quota github-copilot:overloaded mistral:rate_limited moonshot:engine_overloaded together:dynamic "
+    "volcengine:overloaded"
+).split()
+
+
+@pytest.mark.parametrize("status", [None, 400, 413, 500], ids=["stream", "400", "413", "500"])
+@pytest.mark.parametrize(
+    ("provider", "fact"), [each for each in FACTS if each.values[1]["row"] in CODED and "stream" not in each.values[1]]
+)
+def test_a_code_that_decides_does_so_at_any_status_and_in_a_stream(provider, fact, status):
+    if status is None:
+        other = {**fact, "stream": f"event: error\ndata: {json.dumps(fact['body'])}\n\n"}
+    else:
+        other = {**fact, "status": status}
+    outcome = outcome_of(provider, other)
+    assert outcome is not None
+    assert (outcome.kind, outcome.cause) == (fact["kind"], fact["cause"])
+
+
+def test_a_too_large_request_never_fits_where_a_stream_says_so():
+    chunk = b'event: error\ndata: {"type":"error","error":{"type":"request_too_large","message":"Too large"}}\n\n'
+    assert judge_event(named("anthropic"), chunk).cause == "never_fits"

@@ -80,6 +80,12 @@ PLAN = PlanWindow(
 
 ERRORS = (
     ErrorRow(
+        name="enforced_spend_limit_reached",
+        cause=Cause.MONEY,
+        source="capture anthropic-429-spend-cap (until the 1st of next month 00:00 UTC)",
+        codes=frozenset({"enforced_spend_limit_reached"}),
+    ),
+    ErrorRow(
         name="long_context",
         cause=Cause.NEVER_FITS,
         source="https://github.com/openclaw/openclaw docs, gateway/troubleshooting (for 1M only), read 2026-11-23",
@@ -103,6 +109,15 @@ ERRORS = (
         status=_429,
         codes=_RATE,
         text=("acceleration limit", "acceleration limits"),
+    ),
+    ErrorRow(
+        name="overloaded_error",
+        cause=Cause.OVERLOAD,
+        source="capture anthropic-529; also in a stream, after 200",
+        codes=frozenset({"overloaded_error"}),
+    ),
+    ErrorRow(
+        "request_too_large", Cause.NEVER_FITS, _ERRORS, status=frozenset({413}), codes=frozenset({"request_too_large"})
     ),
 )
 

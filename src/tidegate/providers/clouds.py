@@ -177,6 +177,9 @@ BEDROCK = Provider(
             codes=frozenset({"servicequotaexceededexception"}),
         ),
         ErrorRow(
+            "model_timeout", Cause.OUTAGE, f"{_BEDROCK_MODEL}: status 408", codes=frozenset({"modeltimeoutexception"})
+        ),
+        ErrorRow(
             name="model_error",
             cause=Cause.OUTAGE,
             source=f"{_BEDROCK_MODEL}: status 424, the model failed; in a stream as modelStreamErrorException",
@@ -291,6 +294,7 @@ GITHUB_COPILOT = hosted(
                 {"quota_exceeded", "free_quota_exceeded", "overage_limit_reached", "billing_not_configured"}
             ),
         ),
+        ErrorRow("overloaded", Cause.OTHERS_CAPACITY, _COPILOT, codes=frozenset({"model_overloaded"})),
         ErrorRow(
             name="upstream",
             cause=Cause.OTHERS_CAPACITY,

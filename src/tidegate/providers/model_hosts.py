@@ -78,6 +78,20 @@ CEREBRAS = Provider(
     charging=up_to_the_bound(
         f"{_CEREBRAS_DOCS}: input and max_completion_tokens at admission (without it the longest sequence)"
     ),
+    errors=(
+        ErrorRow(
+            name="queue",
+            cause=Cause.OTHERS_CAPACITY,
+            source="capture cerebras-429-queue (2026-07-26)",
+            codes=frozenset({"queue_exceeded"}),
+        ),
+        ErrorRow(
+            name="quota",
+            cause=Cause.RATE,
+            source="capture cerebras-429-tokens (continue issue 9800); provider-facts.md section 15",
+            codes=frozenset({"request_quota_exceeded", "token_quota_exceeded"}),
+        ),
+    ),
 )
 
 
@@ -182,6 +196,12 @@ TOGETHER = Provider(
         ),
     ),
     errors=(
+        ErrorRow(
+            name="dynamic",
+            cause=Cause.RATE,
+            source=f"{_TOGETHER_DOCS}; capture together-429-dynamic",
+            codes=frozenset({"dynamic_request_limited", "dynamic_token_limited"}),
+        ),
         ErrorRow(
             name="below_the_rate",
             cause=Cause.OTHERS_CAPACITY,

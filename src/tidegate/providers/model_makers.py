@@ -147,6 +147,12 @@ MISTRAL = Provider(
             source="provider-facts.md section 12 (3505), read 2026-11-21",
             codes=frozenset({"3505"}),
         ),
+        ErrorRow(
+            name="rate_limited",
+            cause=Cause.RATE,
+            source="provider-facts.md section 12 (1300), read 2026-11-21",
+            codes=frozenset({"rate_limited", "1300"}),
+        ),
     ),
 )
 
@@ -298,6 +304,7 @@ MODELSCOPE = replace(
 _READ = "read 2026-11-23"
 _403_429 = frozenset({403, 429})
 
+_KIMI = f"https://www.kimi.com/code/docs/en/kimi-code/error-reference.html {_READ}"
 _KIMI_LIMITS = f"https://platform.moonshot.ai/docs/pricing/limits {_READ}"
 
 MOONSHOT = hosted(
@@ -318,6 +325,7 @@ MOONSHOT = hosted(
             refill="fixed",
         ),
     ),
+    errors=(ErrorRow("engine_overloaded", Cause.OTHERS_CAPACITY, _KIMI, codes=frozenset({"engine_overloaded_error"})),),
 )
 
 _ZAI = f"https://docs.z.ai/api-reference/api-code and https://docs.bigmodel.cn/cn/api/api-code {_READ}"
@@ -393,6 +401,7 @@ VOLCENGINE = hosted(
         _ark("per_day", Cause.DAY, "RateLimitExceeded.FoundationModelTPDExceeded"),
         _ark("concurrency", Cause.CONCURRENCY, "InflightBatchsizeExceeded"),
         _ark("slope", Cause.SLOPE, "RequestBurstTooFast"),
+        _ark("overloaded", Cause.OTHERS_CAPACITY, "ServerOverloaded"),
     ),
 )
 
