@@ -21,6 +21,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ("x-ratelimit-limit-tokens-daily", LIMIT, "tokens", 86400),
         ("x-ratelimit-limit-input-tokens-5h", LIMIT, "input_tokens", 18000),
         ("x-ratelimit-limit-gpt-4-minute", LIMIT, "requests", 60),
+        ("x-ratelimit-limit-audio-seconds-minute", LIMIT, "audio_seconds", 60),
+        ("x-ratelimit-remaining-input-characters-minute", REMAINING, "input_characters", 60),
     ],
 )
 def test_a_name_describes_its_quota(name, place, unit, window):

@@ -82,11 +82,18 @@ def test_every_header_of_every_row_is_hit_by_a_recorded_answer(provider):
     assert missed == []
 
 
-CODED = (
-    "anthropic:enforced_spend_limit_reached anthropic:overloaded_error bedrock:model_timeout cerebras:queue "
-    "cerebras:quota github-copilot:overloaded mistral:rate_limited moonshot:engine_overloaded together:dynamic "
-    "volcengine:overloaded"
-).split()
+CODED = {
+    "anthropic:enforced_spend_limit_reached",
+    "anthropic:overloaded_error",
+    "bedrock:model_timeout",
+    "cerebras:queue",
+    "cerebras:quota",
+    "github-copilot:overloaded",
+    "mistral:rate_limited",
+    "moonshot:engine_overloaded",
+    "together:dynamic",
+    "volcengine:overloaded",
+}
 
 
 @pytest.mark.parametrize("status", [None, 400, 413, 500], ids=["stream", "400", "413", "500"])

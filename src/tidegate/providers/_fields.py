@@ -268,6 +268,9 @@ _USED = frozenset({"current", "used", "active", "reset", "after", "type", "excee
 _UNCOUNTED = frozenset({"cost", "credits", "usd", "bytes", "characters", "seconds", "images", "unified"})
 """Words of names whose quota is not counted here: money, sizes, and shares of a plan."""
 
+_MEASURED: dict[str, Unit] = {"audio-seconds": "audio_seconds", "input-characters": "input_characters"}
+"""Units of sizes that are counted (captures mistral-200-audio and mistral-200-tts, which gateways pass on)."""
+
 _WINDOWS = {
     **dict.fromkeys(("second", "sec"), 1.0),
     **dict.fromkeys(("minute", "min"), 60.0),
@@ -319,9 +322,11 @@ def place_of(header: str) -> NamedPlace | None:
         return NamedPlace(CODE, None)
     roles = [word for word in words if word in _ROLES]
     window = _window(words)
-    if len(roles) != 1 or window is None or not _UNCOUNTED.isdisjoint(words):
+    measured = next((unit for size, unit in _MEASURED.items() if f"-{size}-" in header), None)
+    if len(roles) != 1 or window is None or (measured is None and not _UNCOUNTED.isdisjoint(words)):
         return None
-    unit = next((_UNITS[word] for word in words if word in _UNITS), "tokens" if "ai" in words else "requests")
+    counted = next((_UNITS[word] for word in words if word in _UNITS), "tokens" if "ai" in words else "requests")
+    unit = measured or counted
     if unit == "tokens" and not {"input", "output"}.isdisjoint(words):
         unit = "input_tokens" if "input" in words else "output_tokens"
     name = plain_name("-".join(word for word in words if word not in ("x", "ratelimit", *roles)), unit)
