@@ -34,6 +34,12 @@ def test_page_is_printed_as_it_is(name: str) -> None:
     assert docs(name) == (0, (ROOT / "docs" / "providers" / "openai.md").read_text())
 
 
+def test_help_names_a_page_that_there_is() -> None:
+    said = CliRunner().invoke(app, ["docs", "--help"], env={"COLUMNS": "200"}).output
+    (page,) = re.findall(r"Print this page, such as `?([\w/-]+)", said)
+    assert docs(page)[0] == 0
+
+
 def test_unknown_page_is_told_with_the_nearest_one() -> None:
     code, said = docs("experimnts")
     assert (code, "did you mean 'experiments'?" in said) == (2, True)

@@ -21,7 +21,9 @@ PLACES = (PACKAGE / "docs", PACKAGE.parents[1] / "docs")
 
 
 def docs(
-    page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Print this page, such as `runner`.")] = None,
+    page: Annotated[
+        str | None, typer.Argument(metavar="[PAGE]", help="Print this page, such as `experiments`.")
+    ] = None,
 ) -> None:
     """Print a page of the documentation, or the list of pages."""
     folder = next((each for each in PLACES if each.is_dir()), None)
