@@ -9,10 +9,12 @@ import math
 import random
 from collections.abc import Sequence
 from itertools import cycle, islice
+from typing import ClassVar
 
 from tidegate.testing import FixedWindow, Level, Limit, Limiter, Refill, RollingWindow, Slots
 from tidegate.testing.bucket import MAX_STEPS
 from tidegate.testing.limiters import SLACK, Unit
+from tidegate.testing.specs import LimitKind
 
 
 class VariedLimit(Limit):
@@ -25,6 +27,8 @@ class VariedLimit(Limit):
     - `backends`: backends behind a bucket or window of requests. Each attempt meets one, drawn by the seed, which has
       that part of the limit and announces it.
     """
+
+    _resized: ClassVar[tuple[LimitKind, ...]] = ("bucket", "slots")
 
     block: float = 0.0
     counts_refused: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -38,6 +38,7 @@ from tidegate.testing import (
         (lambda: Limit(limit=1, shares=((0, -1),)), "shares"),
         (lambda: Limit(limit=1, sizes=((5, 1), (2, 1))), "sizes"),
         (lambda: Limit(limit=1, sizes=((5, 0),)), "sizes"),
+        (lambda: Limit(limit=1, kind="slots", sizes=((5, 2),)), "sizes"),
         (lambda: Limit(limit=1, kind="slope", growth=0.5), "growth"),
         (lambda: OutageSpan(start=2, end=1), "end"),
         (lambda: OutageSpan(start=0, end=1, status=200), "status"),
@@ -59,6 +60,7 @@ from tidegate.testing import (
         (lambda: Distribution.constant(-1), "constant.a"),
         (lambda: Scenario.from_json("{"), "scenario"),
         (lambda: Scenario.from_json("[]"), "scenario"),
+        (lambda: Scenario.from_json(cast("Any", {"seed": 1})), "scenario"),
         (lambda: Scenario.from_json('{"limit": 5}'), "limit"),
         (lambda: Scenario.from_json('{"limiters": 5}'), "limiters"),
         (lambda: Scenario.from_json('{"latency": {"kind": "constant"}}'), "latency"),
@@ -77,6 +79,12 @@ def test_what_cannot_be_is_refused_by_the_name_of_its_field(make, field):
         make()
     assert caught.value.field == field
     assert caught.value.bound
+
+
+@pytest.mark.parametrize(("limit", "bound"), [(float("inf"), "finite number"), ("many", "valid number")])
+def test_a_limit_that_is_no_number_is_told_so(limit: Any, bound: str) -> None:
+    with pytest.raises(ConfigurationError, match=bound):
+        Limit(limit=limit)
 
 
 FULL = Scenario(

@@ -142,7 +142,7 @@ class Scenario(Pricing):
         """Return the scenario of JSON that `to_json` or a user wrote; raise ConfigurationError."""
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigurationError("scenario", text, f"it is not JSON ({error})") from None
         require(isinstance(values, dict), "scenario", text, "it must be a JSON object")
         return cls(**values)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -33,8 +33,8 @@ from tidegate.testing.limiters import Credit, DayQuota, FixedWindow, Limiter, Ro
 
 T = TypeVar("T", bound="ScenarioPart")
 
-Number = StrictInt | StrictFloat
-"""A number as it is given, and no boolean."""
+Number = StrictFloat | StrictInt
+"""A number as it is given, and no boolean. An unusable value is named by the errors of the first alternative."""
 
 Positive = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
@@ -204,6 +204,8 @@ class Limit(ScenarioPart):
     - `name`: name in the ground truth; by default the unit, `slots`, `slope`, `day` or `money`
     """
 
+    _resized: ClassVar[tuple[LimitKind, ...]] = ("bucket",)
+
     kind: LimitKind = "bucket"
     limit: NotNegative
     window: Positive = 60.0
@@ -227,6 +229,10 @@ class Limit(ScenarioPart):
         require(self.limit > 0 or self.kind == "credit", "limit", self.limit, "it must be above 0")
         ever = not self.shares or self.shares[0][0] > 0 or any(part for _, part in self.shares)
         require(ever, "shares", self.shares, "one share must be above 0")
+        fits = not self.sizes or self.kind in self._resized
+        require(
+            fits, "sizes", self.sizes, f"kind {self.kind} has one size; {', '.join(self._resized)} may have several"
+        )
         for name, steps in (("shares", self.shares), ("sizes", self.sizes)):
             bound = f"its steps must start within the period of {self.period:g} s"
             require(not (self.period and steps) or steps[-1][0] < self.period, name, steps, bound)
