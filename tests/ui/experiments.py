@@ -116,7 +116,15 @@ async def _capitals(store: Store) -> None:
     batch: list[Any] = [
         LogLine(
             number, epoch, LogLevel.INFO, Category.EXPERIMENT, {"type": "started", "epoch": 1, "pid": 1, "host": "h"}
-        )
+        ),
+        # As a version before stored it.
+        LogLine(
+            number,
+            epoch,
+            LogLevel.INFO,
+            Category.EXPERIMENT,
+            {"type": "ended", "reason": "stopped", "answered_by": [], "warnings": []},
+        ),
     ]
     for n in range(ROWS):
         if n in FAILED:

@@ -143,7 +143,7 @@ def test_one_experiment_has_its_stages_scores_and_failures(client: TestClient) -
     assert sorted(name for name, _ in label["labels"]) == ["fair", "good", "poor"]
     assert (score["failed"], score["n"]) == (7, 336)
     assert judge["failures"][0]["example"] == "the judge took too long"
-    assert [line["event"] for line in one["log"]] == ["started"]
+    assert {line["event"]: line["text"] for line in one["log"]}["ended"] == "reason stopped"
     assert one["commands"]["run"].startswith("tidegate experiment run capitals --db ")
 
 

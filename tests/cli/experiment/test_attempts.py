@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sqlite3
 
 from tests.cli.experiment.commands import Place
 
@@ -68,3 +69,15 @@ def test_show_has_the_statistics_and_the_kept_attempts(place: Place) -> None:
     shown = place.run("show", "e").out
     assert "all runs: 3 function calls in " in shown
     assert "ended (status COMPLETED, answered 2, failed 1, parked 0, invalid 0, judged 0)" in shown
+
+
+def test_lists_that_a_version_before_stored_with_the_end_are_not_shown(place: Place) -> None:
+    ran(place, "all")
+    older = (
+        """update tidegate_logs set detail = json_set(detail, '$.answered_by', json('[]'), '$.warnings', json('[]'))"""
+    )
+    with sqlite3.connect(place.path / "tidegate.db") as database:
+        assert database.execute(f"{older} where json_extract(detail, '$.type') = 'ended'").rowcount == 1
+    (end,) = (line for line in place.run("show", "e").out.splitlines() if " ended" in line)
+    assert "answered_by" not in end
+    assert "warnings" not in end

@@ -48,8 +48,8 @@ from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.tally import StageTally
 from tidegate.launch.totals import KeyTotal, facts_of
 
-NOT_SHOWN = frozenset({"type", "id", "stats"})
-"""Details of a log line that are shown in another form."""
+NOT_SHOWN = frozenset({"type", "id", "stats", "answered_by", "warnings"})
+"""Details of a log line that are shown in another form; an older line of an end has the last two."""
 
 
 NARROW = 60

@@ -319,7 +319,9 @@ def _output(one: OutputTally, score: Score) -> dict[str, Any]:
 
 def _line(line: LoggedLine) -> dict[str, Any]:
     kind = line.detail.get("type", "")
-    told = (f"{name} {value}" for name, value in line.detail.items() if name not in ("type", "stats"))
+    # Experiments that ended before their database was upgraded have the last two in the line of their end.
+    hidden = ("type", "stats", "answered_by", "warnings")
+    told = (f"{name} {value}" for name, value in line.detail.items() if name not in hidden)
     return {
         "at": line.at.timestamp(),
         "level": line.level.value,
