@@ -186,6 +186,13 @@ def test_garbage_in_headers_and_body_is_no_bad_line() -> None:
     assert (found["limits"], found["retry_after_s"]) == ({}, None)
 
 
+def test_a_line_too_long_to_be_an_answer_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.cli.doctor.answers.MAX_LINE_BYTES", 1000)
+    bad, good = explained({**OPENAI, "body": "x" * 5000}, OPENAI)
+    assert bad == {"error": "line ignored: it is longer than 1000 bytes"}
+    assert good["kind"] == "ok"
+
+
 def test_half_a_surrogate_pair_and_a_locale_of_ascii_end_nothing() -> None:
     command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "doctor", "--explain"]
     lines = "\n".join(json.dumps({**OPENAI, "model": model}) for model in ("\ud800", "\u2603")).encode()

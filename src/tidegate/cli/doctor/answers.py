@@ -26,6 +26,9 @@ from tidegate.core.wait_text import duration
 from tidegate.settings import Settings
 from tidegate.transports.request_key import RequestRoute, base_url
 
+MAX_LINE_BYTES = 1 << 24
+"""Maximum bytes of one line, which is read as a whole. Chosen: more than any answer needs."""
+
 RETURNED = {
     Kind.OK: "return the answer",
     Kind.DAILY_LIMIT: "return the refusal: the daily quota is used up, and the answer names no reset time",
@@ -69,8 +72,13 @@ def _set_output_encoding() -> None:
 
 def explained(lines: Any, settings: Settings) -> Iterator[dict[str, Any]]:
     """Yield the explanation of each non-blank line of a binary stream; for an unusable line, an `error` object."""
-    for line in lines:
+    while line := lines.readline(MAX_LINE_BYTES):
         if not line.strip():
+            continue
+        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+            while (rest := lines.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+                pass
+            yield {"error": f"line ignored: it is longer than {MAX_LINE_BYTES} bytes"}
             continue
         try:
             yield explanation(line, settings)
