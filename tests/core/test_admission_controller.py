@@ -243,3 +243,22 @@ def test_a_hint_that_no_quota_explains_is_tried_once_and_then_obeyed_where_it_is
     settle(admission, trial, refusal(9.0), NOW + 3.01)
     assert admission.pause.until == pytest.approx(NOW + 12.0)
     assert not admission.pause.is_unanswerable
+
+
+def test_calls_of_several_requests_exceed_no_quota_between_two_readings(admission: AdmissionController) -> None:
+    """The short path counts on calls as dear as the one that was read last."""
+    for remaining in (999.0, 998.0):
+        (plain,) = admit(admission)
+        settle(admission, plain, answer(bucket(1000.0, remaining)))
+    sent = 0
+    while sent < 100:
+        dear = Cost(requests=50.0)
+        permit = admission.enter(dear, NOW)
+        if permit is None:
+            if admission.ready_at(dear, NOW)[0] > NOW:
+                break
+            (permit,) = admit(admission, cost=dear)
+        sent += 1
+        if not admission.answer(permit, OK, NOW):
+            settle(admission, permit, OK)
+    assert sent == 19

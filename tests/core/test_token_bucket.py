@@ -108,13 +108,16 @@ def test_the_ledger_does_not_grow_without_headers(mirror: TokenBucketMirror) -> 
     assert mirror.level(5000.0) == pytest.approx(60.0, abs=1.0)
 
 
-def played(content: float, window: float, fixed: bool, seconds: float) -> tuple[TokenBucketMirror, int]:
-    """Return a mirror, and the calls that it let in, beside a quota that is declared as one of a minute.
+def played(
+    content: float, window: float, seconds: float, *, fixed: bool = False, delay: float = 0.3, free: int = 0
+) -> tuple[TokenBucketMirror, int, int]:
+    """Return a mirror, and the calls let in and refused, beside a quota that is declared as one of a minute.
 
-    Answers come 0.3 s after their requests. They state an end that is rounded to seconds, and so says nothing.
+    Answers come `delay` seconds after their requests. They state an end that is rounded to seconds, and so says
+    nothing. Of ten calls the provider counts all but `free`, as behind a cache.
     """
-    left, at, sent = content, 0.0, 0
-    answers: list[tuple[float, float, float, LoggedCharge]] = []
+    left, at, sent, refused = content, 0.0, 0, 0
+    answers: list[tuple[float, float, float, LoggedCharge, bool]] = []
     mirror = TokenBucketMirror(reading(content, content - 1.0, window=60.0), 0.0)
     observe(mirror, reading(content, content - 1.0, window=60.0), 0, 0.0)
     for tick in range(1, round(seconds * 100)):
@@ -125,26 +128,42 @@ def played(content: float, window: float, fixed: bool, seconds: float) -> tuple[
             left = min(content, left + (now - at) * content / window)
         at = now
         while answers and answers[0][0] <= now:
-            arrived, remaining, sent_at, debit = answers.pop(0)
-            debit.answered = True
-            seen = QuotaReading("requests", "requests", "continuous", content, remaining, 0.0, 60.0, 2.0)
-            mirror.observe(seen, debit.order, sent_at, arrived, debit)
-        while left >= 1.0 and mirror.ready_at(1.0, 0.0, now) <= now:
-            left -= 1.0
+            arrived, remaining, sent_at, debit, admitted = answers.pop(0)
+            if admitted:
+                debit.answered = True
+                seen = QuotaReading("requests", "requests", "continuous", content, remaining, 0.0, 60.0, 2.0)
+                mirror.observe(seen, debit.order, sent_at, arrived, debit)
+            else:
+                mirror.refund(debit, 0.0)
+                mirror.on_refused(sent_at, arrived, None, 1.0)
+        while len(answers) < 1000 and mirror.ready_at(1.0, 0.0, now) <= now:
             sent += 1
+            counted = sent % 10 >= free
+            admitted = left >= 1.0 or not counted
+            refused += not admitted
+            left -= admitted and counted
             debit = mirror.debit(1.0, 0.0, sent, now)
-            answers.append((now + 0.3, float(int(left)), now, debit))
-    return mirror, sent
+            answers.append((now + delay, float(int(left)), now, debit, admitted))
+    return mirror, sent - refused, refused
 
 
 def test_a_refill_that_no_reset_tells_shows_in_what_comes_back() -> None:
-    mirror, sent = played(12.0, 0.2, fixed=False, seconds=20.0)
+    mirror, admitted, refused = played(12.0, 0.2, 20.0)
     assert mirror.window == pytest.approx(0.2, rel=0.5)
-    assert sent > 0.8 * 20.0 * 12.0 / 0.2
+    assert admitted > 0.7 * 20.0 * 12.0 / 0.2
+    assert refused < 0.01 * admitted
 
 
 @pytest.mark.parametrize("content", [3.0, 12.0, 60.0])
 def test_a_window_that_comes_back_at_once_stays_as_long_as_declared(content: float) -> None:
-    mirror, sent = played(content, 60.0, fixed=True, seconds=620.0)
+    mirror, admitted, _ = played(content, 60.0, 620.0, fixed=True)
     assert mirror.window == 60.0
-    assert sent == pytest.approx(11 * content, abs=content)
+    assert admitted == pytest.approx(11 * content, abs=content)
+
+
+@pytest.mark.parametrize(("free", "most"), [(3, 0), (5, 0), (8, 50)])
+def test_calls_that_are_not_counted_are_no_refill(free: int, most: int) -> None:
+    """Where most calls are free, the first refusals end the mistake: those of the calls in flight."""
+    mirror, _, refused = played(600.0, 60.0, 180.0, delay=5.0, free=free)
+    assert mirror.window == 60.0
+    assert refused <= most

@@ -78,6 +78,8 @@ class Cut:
         if self.done or not frame.f_code.co_filename.startswith(SOURCE):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        # The entry of a function is no opcode that is traced, and its first place.
+        self.before[id(frame)] = "RESUME"
         return self._look
 
     def _look(self, frame: Any, event: str, argument: Any) -> Any:
@@ -263,6 +265,29 @@ def test_an_interrupt_inside_any_step_loses_no_slot(step: Callable[[RateLimitReg
             whole += 1
         settled(registry)
     assert whole < 10
+
+
+@pytest.mark.parametrize("step", [call, failed, looked])
+def test_an_interrupt_in_a_process_that_shares_leaves_later_calls_governed(
+    step: Callable[[RateLimitRegistry], object], tmp_path: Path, collector: None
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    tmp_path.chmod(0o700)
+    settings = tidegate.Settings(max_concurrency=2, share=str(tmp_path), telemetry=False, status=False)
+    registry = RateLimitRegistry(settings, draw=lambda: 0.5)
+    for _ in range(3):
+        call(registry)
+    whole = Cut(0, lambda: None, True)
+    whole.run(lambda: step(registry))
+    for at in spread(whole.seen):
+        with suppress(KeyboardInterrupt):
+            Cut(at, interrupt, True).run(lambda: step(registry))
+        attempts = registry.snapshot().keys[KEY].attempts
+        call(registry)
+        seen = registry.snapshot().keys[KEY]
+        assert (seen.attempts, seen.in_flight) == (attempts + 1, 0)
 
 
 def test_an_interrupt_of_a_call_lets_those_that_wait_go_on() -> None:

@@ -23,6 +23,7 @@ from tidegate.providers import ANTHROPIC, COHERE, COMPATIBLE, GEMINI, OPENAI, me
         ({"usage": {"input_tokens": 1, "output_tokens": 2, "service_tier": "batch"}}, ""),
         ({"usage": {"input_tokens": 1, "output_tokens": 2, "service_tier": "standard", "speed": "fast"}}, "fast"),
         ({"usage": {"input_tokens": 1, "output_tokens": 2, "speed": "standard"}}, ""),
+        ({"usage": {"prompt_tokens": 1, "completion_tokens": 2, "speed": "fast"}}, "fast"),
         ({"content": [{"input": {"speed": "fast"}}], "usage": {"input_tokens": 1, "output_tokens": 2}}, ""),
         ({"candidates": [{"args": {"speed": "slow"}}],
           "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 2}}, ""),

@@ -10,7 +10,7 @@ import random
 import sys
 import weakref
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import httpx2
@@ -305,6 +305,40 @@ def test_an_address_is_kept_without_its_query(module: ModuleType, registry: Any)
         client.post(f"{CHAT}?key=secret-{each}", json=BODY)
     assert len(registry.routes) == 1
     assert "secret" not in repr(registry.routes)
+
+
+class FiveParts(NamedTuple):
+    """Parts of a URL as httpx 0.23 kept them: host and port in one."""
+
+    scheme: str
+    authority: str
+    path: str
+    query: str | None
+    fragment: str | None
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    @property
+    def host(self) -> str:
+        return self.authority
+
+    @property
+    def userinfo(self) -> str:
+        return ""
+
+    @property
+    def port(self) -> None:
+        return None
+
+
+def test_two_servers_with_one_path_have_keys_of_their_own_in_older_versions(registry: Any) -> None:
+    client = registry.wrap(mocked(httpx, lambda request: httpx.Response(200, json={})))
+    for host in ("one.test", "two.test"):
+        request = client.build_request("POST", f"https://{host}/v1/chat/completions", json=BODY)
+        request.url._uri_reference = FiveParts("https", host, "/v1/chat/completions", None, None)
+        client.send(request)
+    assert {key.base_url for key in registry.snapshot().keys} == {"https://one.test/v1", "https://two.test/v1"}
 
 
 def test_a_wrapped_clients_address_governs_no_other_client(module: ModuleType, registry: Any) -> None:
