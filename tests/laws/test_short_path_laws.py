@@ -98,7 +98,7 @@ def test_most_calls_of_an_ample_key_take_the_short_path() -> None:
     play.limits = play.levels = {"requests": 1e6, "tokens": 1e9}
     for _ in range(1000):
         play.step()
-    assert play.short > 0.7 * play.admission.counts.attempts
+    assert play.short > 0.5 * play.admission.counts.attempts
 
 
 @pytest.mark.parametrize("latency", [0.05, 2.0])

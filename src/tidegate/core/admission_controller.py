@@ -45,10 +45,6 @@ from tidegate.core.values import (
     Usage,
 )
 
-LONE_EVERY = 8
-"""Calls that were alone in flight at a calm key of which one changes more than counts: the slots, and the latency knee.
-Chosen: they decide nothing until there are more at once, and then the newest eight count."""
-
 
 class AdmissionController(LimiterState):
     """Admission of calls at one key."""
@@ -82,20 +78,7 @@ class AdmissionController(LimiterState):
             return False
         self._end(permit)
         self.used_at = now
-        others = len(self.permits_in_flight)
-        if others or permit.in_flight > 1 or permit.order % LONE_EVERY == 0:
-            self.look_back(permit, others + 1, now)
-            return True
-        # An answer to a lone call changes nothing else at a calm key.
-        permit.answered = True
-        self.admitted_at = now
-        order = permit.order
-        if order > self.admitted_order:
-            self.admitted_order, self.admitted_cost = order, cost
-            self.answered_order = max(self.answered_order, order)
-        for _, debit, _ in permit.charges:
-            debit.answered = True
-        self.counts.note_answered(now - permit.sent_at)
+        self.look_back(permit, len(self.permits_in_flight) + 1, now)
         return True
 
     def look_back(self, permit: Permit, saturation: int, now: float) -> None:
