@@ -214,7 +214,7 @@ class Pause:
 
     @property
     def _waits_for_second(self) -> bool:
-        """Whether the first attempt after a hold was sent, and the second group was not."""
+        """Return whether the first attempt after a hold was sent, and the second group was not."""
         return self._group == self._left == 2
 
     def end_hold(self) -> bool:

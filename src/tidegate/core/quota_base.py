@@ -33,8 +33,7 @@ class LoggedCharge:
     """One charge against one quota.
 
     `mark` is the sum of all charges ever made up to this one, also those taken back; `answered` says that its call has
-    been. `by_rule` has the amount by
-    each charging rule of the quota, where there are several.
+    been. `by_rule` has the amount by each charging rule of the quota, where there are several.
     """
 
     __slots__ = ("amount", "answered", "by_rule", "charged_at", "live", "mark", "order")

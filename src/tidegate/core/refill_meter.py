@@ -1,4 +1,4 @@
-"""How fast a quota comes back, by answers and refusals alone, where resets say too little or too much.
+"""Measures of a quota's refill by answers and refusals alone, where resets say too little or too much.
 
 What comes back between answers bounds the window from above (`RefillMeter`). A refusal of a call for which the inferred
 window has room shows that the quota comes back more slowly (`RefillCheck`).
@@ -56,7 +56,7 @@ class RefillMeter:
         return longest
 
 
-NOISE = 1.0
+LEVEL_NOISE_UNITS = 1.0
 """Units by which a level may be off, added to those of `OVERTAKEN`: both refusals may have missed a unit by little."""
 
 
@@ -88,7 +88,7 @@ class RefillCheck:
         `later` units were charged after the call was sent.
         """
         level = min(limit, self._level + rate * (sent_at - self._at) + later)
-        excess = min(amount + NOISE + rate * OVERTAKEN, max(amount, limit / 2.0))
+        excess = min(amount + LEVEL_NOISE_UNITS + rate * OVERTAKEN, max(amount, limit / 2.0))
         contradicts = sent_at > self.since and level >= excess
         if self.since == INFINITY or sent_at > self.since:
             self.since = self._at = sent_at

@@ -1,4 +1,4 @@
-"""What a script imports, what that sends through, and its timeouts. The script is read and never run."""
+"""Imports of a script, the stacks that they send through, and its timeouts. The script is read and never run."""
 
 from __future__ import annotations
 
