@@ -153,6 +153,7 @@ class StepTable(ABC):
                 try:
                     to_wake, result = body(out)
                 finally:
+                    # Written out, here and where calls come: an interrupt at a function's entry precedes its `try`.
                     try:
                         if self._shared is not None:
                             self._shared.end_steps()
