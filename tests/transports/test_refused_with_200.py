@@ -60,6 +60,16 @@ def test_refusal_in_a_good_answer_is_waited_out(ask: Callable[[RateLimitRegistry
     assert (seen.refused, seen.absorbed, seen.answered, seen.calls) == (1, 1, 1, 1)
 
 
+def test_list_of_errors_in_a_good_answer_is_the_callers_to_read() -> None:
+    """A service may answer 200 with `errors`, one for each part of a request; only `error` is a refusal's form."""
+    body = json.dumps({"errors": [{"message": "x"}], "code": 429, "msg": "rate limited"}).encode()
+    registry = RateLimitRegistry(tidegate.Settings(max_wait=1.0))
+    with Server(lambda number, path: (200, JSON, body)) as server:
+        assert by_httpx(registry, server.chat) == json.loads(body)
+        assert len(server.seen) == 1
+    assert (only(registry).refused, only(registry).failed, only(registry).answered) == (0, 0, 1)
+
+
 def test_refusal_in_an_event_is_a_failed_call_and_no_answer() -> None:
     registry = RateLimitRegistry()
     with (

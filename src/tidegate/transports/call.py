@@ -294,7 +294,7 @@ class HttpCall(GovernedCall, ABC):
                 and not self.stream
                 and len(body) <= MAX_CHECKED_BYTES
                 # By `find`: in Python 3.11 `in` raises inside first.
-                and (body.find(b'"error') >= 0 or body.find(b'"base_resp"') >= 0)
+                and (body.find(b'"error"') >= 0 or body.find(b'"base_resp"') >= 0 or body.find(b'"error_code"') >= 0)
             ):
                 failure = providers.judge_event(self.provider, body)
                 if failure is not None:
