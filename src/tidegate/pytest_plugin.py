@@ -61,6 +61,8 @@ class GovernedTests:
         self._workers: dict[str, float] = dict.fromkeys(COUNTS, 0)
         self._lost = 0
         self._tests: dict[str, float] = {}
+        # What bound each key in a worker, as text.
+        self._bounds: list[str] = []
         self._unsubscribe = tidegate.registry().subscribe(self._hear)
 
     def _hear(self, event: Event) -> None:
@@ -77,6 +79,12 @@ class GovernedTests:
         keys = tidegate.registry().snapshot().keys.values()
         counts = {name: float(sum(getattr(key, name) for key in keys)) for name in COUNTS[:4]}
         return {**counts, "waits": self._waits, "waited": self._waited}
+
+    def _own_bounds(self) -> list[str]:
+        import tidegate
+
+        keys = tidegate.registry().snapshot().keys.values()
+        return [f"{key.key}: {text}" for key in keys if (text := key.binding_text)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -101,6 +109,7 @@ class GovernedTests:
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
             output["tidegate"] = self._own()
+            output["tidegate_bounds"] = self._own_bounds()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -111,6 +120,7 @@ class GovernedTests:
             return
         for name in COUNTS:
             self._workers[name] += counts[name]
+        self._bounds += node.workeroutput["tidegate_bounds"]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the totals of the run and, beside `--durations`, the tests whose calls waited longest."""
@@ -121,6 +131,8 @@ class GovernedTests:
             f"{total['calls']:.0f} calls, {total['answered']:.0f} answered, {total['given_up']:.0f} given up, "
             f"{total['absorbed']:.0f} refusals retried, {total['waits']:.0f} waits of {total['waited']:.1f} s in all"
         )
+        for line in [*self._own_bounds(), *self._bounds][:SHOWN_WAITS]:
+            terminalreporter.line(line)
         if self._lost:
             terminalreporter.line(
                 f"counts incomplete: workers that ended without theirs: {self._lost}; the totals leave them out"

@@ -435,3 +435,30 @@ def test_the_row_says_why_the_provider_is_down(tmp_path: Path) -> None:
     assert (head.gate, head.cause) == ("breaker", "ConnectError: [Errno 111] Connection refused")
     assert total.eta(total.outlook(scene.clock())) == Eta(None, "breaker")
     assert waiting.state == "waiting"
+
+
+class StubWaker:
+    """A waker that nobody hears."""
+
+    def wake(self) -> bool:
+        return True
+
+    def arm(self, until: float) -> bool:
+        return True
+
+
+def test_what_bound_the_key_is_in_its_row(tmp_path: Path) -> None:
+    slots, sheets = KeyQueue(AdmissionController(KEY, Settings(), 60.0, 100.0)), CounterFile(str(tmp_path))
+    sheets.track(slots)
+    call(slots, 100.0, answer(bucket(60.0, 1.0)))
+    for now in (102.0, 112.0):
+        waiter = Waiter(StubWaker, 0)
+        waiter.deadline = 3600.0
+        slots.admission.pause.close(now, 5.0, False, 0.0, True)
+        slots.enqueue(waiter, now, None)
+        slots.pump(now + 5.0, None)
+        slots.admission.settle(slots.take(waiter), OK, now + 8.0, 0.5, None)  # type: ignore[arg-type]
+    total = only(tmp_path)
+    assert (total.held, total.elapsed) == ({"pause": pytest.approx(10.0)}, 20.0)
+    assert slots.snapshot(130.0).held == {"pause": pytest.approx(10.0)}
+    assert total.binding_text == "bound by cooldowns 50%, your program 50% (about 1 in flight; 4 would use the limit)"

@@ -15,6 +15,7 @@ from tidegate.admission.callers import Callers, LoopProbe, ReadyCallback
 from tidegate.admission.key_log import WaitLog
 from tidegate.admission.wait_queue import UNPRICED, UNTAKEN_SECONDS, Waiter, WaitQueue, priced
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.held_time import HeldTime
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
 from tidegate.core.snapshot import UNSHARED, KeySnapshot, Sharing, cause_of, key_snapshot, latest_pause
@@ -30,10 +31,11 @@ mean of this many is right within a few per cent."""
 class KeyPermits:
     """The admission controller and the wait queue of one key.
 
-    `ready_callbacks` holds callbacks of `try_admit`; `gate` was closed last. `pools` are the connection pools of the
-    clients that use the key, as far as they are known. `wait_log` exists after the first failed attempt. `callers` are
-    the calls that wait. `is_shared`: steps here may admit calls of other keys, which share quotas with this one. `log`
-    is that of the key where other processes share its limits (`admission.shared_keys.LogSession`).
+    `ready_callbacks` holds callbacks of `try_admit`; `gate` was closed last. `held` has the time for which each gate
+    held the first waiting call. `pools` are the connection pools of the clients that use the key, as far as known.
+    `wait_log` exists after the first failed attempt. `callers` are the calls that wait. `is_shared`: steps here may
+    admit calls of other keys, which share quotas with this one. `log` is that of the key where other processes share
+    its limits (`admission.shared_keys.LogSession`).
     """
 
     __slots__ = (
@@ -44,6 +46,7 @@ class KeyPermits:
         "admission",
         "callers",
         "gate",
+        "held",
         "log",
         "pools",
         "ready_callbacks",
@@ -59,6 +62,7 @@ class KeyPermits:
         self.admission = admission
         self.waiting = WaitQueue()
         self.gate = ""
+        self.held = HeldTime(admission.used_at)
         self.pools: WeakSet[Any] | None = None
         self.ready_callbacks: dict[Callable[[], object], ReadyCallback] = {}
         self.callers = Callers()
@@ -91,7 +95,9 @@ class KeyPermits:
         """Return the state of the key at `now`."""
         head = self.waiting.head()
         first, tokens = head.cost if head is not None else UNPRICED, self.tokens.totals
-        return key_snapshot(self.admission, self.waiting.length, first, self.mean_cost(), now, self.sharing, tokens)
+        return key_snapshot(
+            self.admission, self.waiting.length, first, self.mean_cost(), now, self.sharing, tokens, self.held
+        )
 
     def closing(self, now: float) -> HeadWait:
         """Return the gate that holds back one more request at `now`, and until when."""

@@ -106,6 +106,7 @@ class KeyQueue(KeyPermits):
         if group is not None:
             self._expire(group, now, to_wake, out)
             group.ensure_timer(to_wake)
+        self._note_empty(now)
         return to_wake
 
     def dequeue(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
@@ -115,6 +116,7 @@ class KeyQueue(KeyPermits):
             return []
         changed = group.timer_holder is waiter or group.passed_over
         self.waiting.dequeue(waiter)
+        self._note_empty(now)
         if not changed:
             return []
         self.waiting.restore(group)
@@ -129,6 +131,7 @@ class KeyQueue(KeyPermits):
         self.ready_callbacks.clear()
         self._untaken.clear()
         self._probe = None
+        self.held.restart(self.admission.used_at)
 
     def mend(self, now: float, out: Out) -> list[Waiter]:
         """Make consistent again what an interrupt of the program left half done; return the waiters to wake.
@@ -205,6 +208,10 @@ class KeyQueue(KeyPermits):
         if self.callers.nested and self.gate == "concurrency" and group is not None:
             for nested in self.callers.next_nested(admission.permits_in_flight.values()):
                 self._admit_beyond(nested, now, out, to_wake)
+        if group is not None and waiting.count:
+            self.held.note(self.gate, now)
+        else:
+            self._note_empty(now)
         for each in changed_groups:
             each.ensure_timer(to_wake)
         if (
@@ -216,6 +223,11 @@ class KeyQueue(KeyPermits):
             to_wake += self.ready_callbacks.values()
             self.ready_callbacks.clear()
         return to_wake
+
+    def _note_empty(self, now: float) -> None:
+        """Record that no gate holds a call, where none waits, or all wait for their executor to run."""
+        if self.held.gate and self.waiting.head_group() is None:
+            self.held.note("", now)
 
     def _admit_beyond(self, waiter: Waiter, now: float, out: Out, to_wake: list[Waiter]) -> None:
         """Admit a queued call beyond the slots."""

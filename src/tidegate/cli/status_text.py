@@ -195,7 +195,10 @@ def _counted(totals: Totals) -> str:
         refusals_text(totals.sum("refused"), totals.sum("absorbed")),
     ]
     never = (never_answered(key.counts["answered"], key.counts["refused"]) for key in totals.keys.values())
-    parts += filter(None, (_share(totals), tokens_text(totals.tokens), _shared(totals), next(filter(None, never), "")))
+    parts += filter(
+        None,
+        (_share(totals), _bound(totals), tokens_text(totals.tokens), _shared(totals), next(filter(None, never), "")),
+    )
     return ", ".join(parts)
 
 
@@ -242,6 +245,13 @@ def _share(totals: Totals) -> str:
     return f"{quota.share:.0%} of the limit used ({sized(quota.name, quota.limit, quota.window)}){of}"
 
 
+def _bound(totals: Totals) -> str:
+    """Return what bound the key that calls waited for longest."""
+    key = max(totals.keys.values(), key=lambda each: (sum(each.held.values()), each.calls))
+    of = f" at {key.key}" if len(totals.keys) > 1 else ""
+    return f"{text}{of}" if (text := key.binding_text) else ""
+
+
 def without_others(key: KeyTotal) -> str:
     """Return how many processes that share a key an ETA leaves out, since their waiting calls are not known."""
     unseen = key.unseen_members
@@ -275,6 +285,8 @@ def lines(key: KeyTotal, now: float) -> Iterator[str]:
     yield f"    {queue_text(key.in_flight, key.slots, key.waiting, eta, shared)}"
     if text := tokens_text(key.tokens):
         yield f"    {text}"
+    if text := key.binding_text:
+        yield f"    {text} so far"
     for quota in seen.quotas:
         yield f"    {quota_left(quota.usable, quota.name, quota.limit, quota.window)}"
 

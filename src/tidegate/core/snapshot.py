@@ -10,13 +10,14 @@ from typing import NamedTuple
 from tidegate.core.admission_controller import AccountController, AdmissionController, ModelController
 from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import BreakerState
+from tidegate.core.held_time import BindingShare, HeldTime, binding_shares, binding_text, program_use
 from tidegate.core.provenance import LearnedValue, QuotaProvenance
 from tidegate.core.quota import KeyQuotas
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rejection import DAY
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import INFINITY, Cost, Key
-from tidegate.core.wait_text import QueueForecast, QuotaForecast, estimate_eta, failure_text, never_answered
+from tidegate.core.wait_text import QueueForecast, QuotaForecast, estimate_eta, failure_text, never_answered, per
 
 
 def last_failure(admission: AdmissionController, gate: str) -> str:
@@ -106,6 +107,9 @@ class KeySnapshot:
 
     `tokens` has the tokens and the cost of the answers whose usage is known.
 
+    The key is in use since `elapsed` seconds, up to the end of its last attempt where none is in flight and no call
+    waits. `held` has the part of them in which each gate held the first waiting call; `binding` gives their shares.
+
     `ignored` counts unusable values in responses. Latencies are of the last hundred answered attempts, None before the
     first. Costs are estimated by `chars_per_token` and `mean_output` (tokens an answer). `at` is the instant of the
     snapshot, in seconds of the registry's clock.
@@ -155,6 +159,8 @@ class KeySnapshot:
     shared_through: str = ""
     share_lost: str = ""
     tokens: TokenTotals = NO_TOKENS
+    elapsed: float = 0.0
+    held: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def completed_calls(self) -> int:
@@ -163,6 +169,18 @@ class KeySnapshot:
     @property
     def unended(self) -> int:
         return self.calls - self.answered - self.given_up - self.failed_calls - self.abandoned_calls
+
+    @property
+    def binding(self) -> list[BindingShare]:
+        """Return what bound the calls of this key, largest first: shares (0 to 1) of the time by gate, or `program`."""
+        return binding_shares(self.held, self.elapsed)
+
+    @property
+    def binding_text(self) -> str:
+        """Return what bound the calls of this key in words; empty for a short use."""
+        names = {quota.name: per(quota.name, quota.window) for quota in self.quotas}
+        use = program_use(self.answered, self.latency_mean or 0.0, self.elapsed)
+        return binding_text(self.held, self.elapsed, names, use)
 
     @property
     def ready_at(self) -> float:
@@ -262,6 +280,7 @@ def key_snapshot(
     now: float,
     sharing: Sharing = UNSHARED,
     tokens: TokenTotals = NO_TOKENS,
+    held: HeldTime | None = None,
 ) -> KeySnapshot:
     """Return the state of one key at `now`, with `waiting` calls: the first costs `head`, each `mean` on average."""
     ready, gate = admission.ready_at(head, now)
@@ -273,6 +292,7 @@ def key_snapshot(
     pause = latest_pause(admission)
     stated = pause.stated_for(now)
     counts = admission.counts
+    used_until = now if admission.in_flight or waiting else admission.used_at
     latencies = sorted(counts.latencies)
     return KeySnapshot(
         key=admission.key,
@@ -319,6 +339,8 @@ def key_snapshot(
         shared_through=sharing.carrier,
         share_lost=sharing.lost,
         tokens=tokens,
+        elapsed=0.0 if held is None else max(0.0, used_until - held.began_at),
+        held={} if held is None else held.until(now),
     )
 
 

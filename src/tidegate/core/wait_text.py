@@ -138,8 +138,13 @@ def quota_left(level: float, name: str, limit: float, window: float) -> str:
 
 def sized(name: str, limit: float, window: float) -> str:
     """Return a quota in short form: `120 requests/min`."""
-    per = WINDOWS.get(window, f"{window:.0f} s" if window >= 1000.0 else f"{window:.3g} s")
-    return f"{amount(limit)} {name.replace('_', ' ')}/{per}"
+    return f"{amount(limit)} {per(name, window)}"
+
+
+def per(name: str, window: float) -> str:
+    """Return the units of a quota and its window: `requests/min`."""
+    seconds = f"{window:.0f} s" if window >= 1000.0 else f"{window:.3g} s"
+    return f"{name.replace('_', ' ')}/{WINDOWS.get(window, seconds)}"
 
 
 def amount(number: float) -> str:

@@ -92,6 +92,8 @@ def board_lines(keys: dict[Key, KeySnapshot]) -> Iterator[str]:
         calls = [counted(state.calls, "call"), f"{state.answered} answered", f"{state.given_up} given up"]
         calls += [f"{getattr(state, name)} {word}" for name, word in _FURTHER.items() if getattr(state, name)]
         yield f"  {', '.join(calls)}, {counted(state.absorbed, 'refusal')} retried"
+        if text := state.binding_text:
+            yield f"  {text} so far"
         origins = {each.of: each.confidence for each in state.learnt}
         for quota in state.quotas:
             yield f"  {_left(quota)} ({origins[f'quota {quota.name}']})"

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.launch import counter_row
 from tidegate.launch.counter_row import ROW_BYTES, KeyRow
-from tidegate.launch.shared_counters import SharedKeyCounts, SharedLineLength, SharedTokenCounter
+from tidegate.launch.shared_counters import SharedHeldTime, SharedKeyCounts, SharedLineLength, SharedTokenCounter
 from tidegate.shared_file import HEADER, FileKind, close_and_find_held, lock, packed, unpacked
 
 ROWS = 16
@@ -75,6 +75,7 @@ class CounterFile:
         queue.admission.counts = counts
         queue.waiting = SharedLineLength(counts)
         queue.tokens = SharedTokenCounter(counts)
+        queue.held = SharedHeldTime(counts, queue.admission.used_at)
         self._counts.add(counts)
 
     def count_host(self, host: str) -> None:

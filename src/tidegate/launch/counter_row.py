@@ -18,6 +18,7 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tidegate.core.held_time import BINDING, QUOTA
 from tidegate.core.provenance import Source
 from tidegate.core.safe_text import printable
 from tidegate.core.token_totals import TokenTotals
@@ -184,7 +185,7 @@ class QuotaRow(NamedTuple):
     At the last observation `level` units were left and the next boundary was at `back_at` (`CONTINUOUS`: none). A
     waiting call was then charged `amount` on average, and went when `margin` more were left. The limit is known from
     `origin`, last confirmed at `known_at` (0: never), its window from `window_origin`; both are places in
-    `SOURCES`.
+    `SOURCES`. The quota `held` the first waiting call for so many seconds.
     """
 
     name: str
@@ -200,6 +201,7 @@ class QuotaRow(NamedTuple):
     known_at: float = 0.0
     window_origin: float = 0.0
     margin: float = 0.0
+    held: float = 0.0
 
 
 class KeyRow(NamedTuple):
@@ -215,6 +217,9 @@ class KeyRow(NamedTuple):
 
     The concurrency limit is known from `slots_origin` (a place in `SOURCES`) since `slots_known_at` (0:
     nothing has confirmed it), the pace likewise. `ring` is a copy of the ring of changes.
+
+    The key is in use since `began_at` (0: not yet). From `held_slots` on, in the order of
+    `BINDING`, there are the seconds for which each gate held the first waiting call.
     """
 
     key: str
@@ -236,6 +241,13 @@ class KeyRow(NamedTuple):
     pace_origin: float = 0.0
     pace_known_at: float = 0.0
     paced_until: float = 0.0
+    began_at: float = 0.0
+    held_slots: float = 0.0
+    held_pace: float = 0.0
+    held_pause: float = 0.0
+    held_breaker: float = 0.0
+    held_day: float = 0.0
+    held_rejected: float = 0.0
     cause: str = ""
     ring: bytes = b""
 
@@ -250,6 +262,20 @@ class KeyRow(NamedTuple):
     def in_flight(self) -> int:
         ended = ("answered", "refused", "failed", "abandoned")
         return max(0, self.counts["attempts"] - sum(self.counts[name] for name in ended))
+
+    @property
+    def held(self) -> dict[str, float]:
+        """Return the seconds for which each gate held the first waiting call, by gate."""
+        gates = (
+            self.held_slots,
+            self.held_pace,
+            self.held_pause,
+            self.held_breaker,
+            self.held_day,
+            self.held_rejected,
+        )
+        seconds = dict(zip(BINDING, gates, strict=True)) | {QUOTA + quota.name: quota.held for quota in self.quotas}
+        return {gate: held for gate, held in seconds.items() if held > 0.0}
 
     @property
     def changes(self) -> list[KeyChange]:

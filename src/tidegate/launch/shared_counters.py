@@ -16,6 +16,7 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import ExecutorGroup, Waiter, WaitQueue
 from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
+from tidegate.core.held_time import BINDING, QUOTA, HeldTime
 from tidegate.core.limiter_state import KeyCounts
 from tidegate.core.provenance import Provenance, Source
 from tidegate.core.quota import KeyQuotas
@@ -77,12 +78,15 @@ _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARR
 (
     CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL,
     LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
-    PACED_UNTIL,
+    PACED_UNTIL, BEGAN_AT, HELD, *_,
 ) = DOUBLE_PLACES.values()  # fmt: skip
 _TOKENS_AT = PLACES[TOKENS[0]]
 """Index of the first total of the tokens, which are the last integers of a row."""
 
-_LEVEL, _ORIGIN, _MARGIN = (QUOTA_PLACES[name] for name in ("level", "origin", "margin"))
+_LEVEL, _ORIGIN, _MARGIN, _HELD = (QUOTA_PLACES[name] for name in ("level", "origin", "margin", "held"))
+
+HELD_PLACES = {gate: HELD + place for place, gate in enumerate(BINDING)}
+"""Indexes of the seconds for which each gate other than a quota held calls."""
 
 
 def _kept(name: str, looks: bool = False) -> Any:
@@ -199,7 +203,7 @@ class SharedKeyCounts(KeyCounts):
         members = self._queue.sharing.members
         if members != self.integers[_MEMBERS]:
             self._note_members(members, now)
-        self._doubles[CHANGED_AT] = now
+        self._doubles[CHANGED_AT], self._doubles[BEGAN_AT] = now, self._queue.held.began_at
         quotas = admission.quotas
         # A new quota is written at once: the program may make no call for a long time after this one.
         if not quotas.ample or now >= self._quotas_at or len(quotas.counted) > len(self._numbers):
@@ -239,6 +243,16 @@ class SharedKeyCounts(KeyCounts):
             self._due = self._outlook_at = float("-inf")
         self.integers[_WAITING] = count
         self.note_closing()
+
+    def note_held(self, gate: str, seconds: float) -> None:
+        """Write the seconds for which a gate held the first waiting call so far."""
+        place = HELD_PLACES.get(gate)
+        if place is None:
+            number = self._numbers.get(gate.removeprefix(QUOTA), QUOTAS)
+            if number >= QUOTAS:
+                return
+            place = quota_at(number) + _HELD
+        self._doubles[place] = seconds
 
     def note_closing(self) -> None:
         """Write the instants until which the key is closed."""
@@ -397,6 +411,22 @@ class SharedTokenCounter(TokenCounter):
         """Count one answer, whose end has written the row before."""
         super().add(usage, nanodollars)
         self._counts.integers[_TOKENS_AT:] = array("q", FIELDS(self))
+
+
+class SharedHeldTime(HeldTime):
+    """Times of the gates of one key, which are also in its row."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, counts: SharedKeyCounts, now: float) -> None:
+        super().__init__(now)
+        self._counts = counts
+
+    def note(self, gate: str, now: float) -> None:
+        before = self.gate
+        super().note(gate, now)
+        if before:
+            self._counts.note_held(before, self.seconds[before])
 
 
 def _known(provenance: Provenance) -> tuple[float, float]:

@@ -10,9 +10,19 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from tidegate.core.held_time import LEAST_SHARE, binding_shares, binding_text, program_use
 from tidegate.core.rejection import DAY
 from tidegate.core.token_totals import TokenTotals, token_facts
-from tidegate.core.wait_text import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait, never_answered
+from tidegate.core.wait_text import (
+    Eta,
+    HeadWait,
+    QueueForecast,
+    QuotaForecast,
+    estimate_eta,
+    head_wait,
+    never_answered,
+    per,
+)
 from tidegate.launch import counter_row
 from tidegate.launch.counter_file import SUFFIX, FileCounts, pid_of, read
 from tidegate.launch.counter_row import KeyRow, QuotaRow
@@ -63,6 +73,8 @@ class KeyTotal:
 
     `members` processes share its limits now, and `most_members` did at one time, by a `carrier` (empty: another one).
     `cause` is the last refusal or failure in words, where it holds, or held to the end, the calls of a process back.
+    Its processes used the key for `elapsed` seconds in sum, in `held` of which each gate held the first waiting call.
+    An answer took `latency` seconds on average (0: none came).
     `others` are the rows of those members that belong to other runs of this machine; `note_others` fills them in.
     """
 
@@ -76,6 +88,9 @@ class KeyTotal:
     most_members: int = 1
     carrier: str = ""
     cause: str = ""
+    elapsed: float = 0.0
+    latency: float = 0.0
+    held: Counter[str] = field(default_factory=Counter)
     here: list[KeyRow] = field(default_factory=list)
     others: list[KeyRow] = field(default_factory=list)
 
@@ -109,6 +124,21 @@ class KeyTotal:
     def binding(self) -> QuotaTotal | None:
         known = [(quota.share, quota) for quota in self.quotas.values() if quota.share is not None]
         return max(known, key=lambda each: each[0])[1] if known else None
+
+    @property
+    def fastest(self) -> float:
+        """Return the calls a second that the known quotas admit at the charge of the calls so far; 0: unknown."""
+        answered = self.counts["answered"]
+        # A quota that is hardly used binds nothing, and its window may be inferred wrongly.
+        used = [quota for quota in self.quotas.values() if (quota.share or 0.0) >= LEAST_SHARE]
+        return min((quota.limit / quota.window * answered / quota.used for quota in used), default=0.0)
+
+    @property
+    def binding_text(self) -> str:
+        """Return what bound the calls in words; empty for a short run."""
+        names = {quota.name: per(quota.name, quota.window) for quota in self.quotas.values()}
+        use = program_use(self.counts["answered"], self.latency, self.elapsed, self.fastest)
+        return binding_text(self.held, self.elapsed, names, use)
 
     def outlook(self, now: float) -> QueueForecast:
         """Return the forecast for the waiting calls of all processes, by the newest view of each quota."""
@@ -185,6 +215,11 @@ class KeyTotal:
         self.cause = row.cause or self.cause
         for name in counter_row.SUMS:
             self.counts[name] += row.counts[name]
+        if row.began_at:
+            self.elapsed += max(0.0, row.changed_at - row.began_at)
+        self.latency = max(self.latency, row.latency)
+        for gate, seconds in row.held.items():
+            self.held[gate] += seconds  # type: ignore[assignment]
         for quota in row.quotas:
             total = self.quotas.get(quota.name)
             if total is None:
@@ -286,6 +321,8 @@ def facts_of(total: KeyTotal, now: float) -> dict[str, Any]:
         "eta_gate": ahead.gate,
         "eta_without": total.unseen_members,
         "tokens": token_facts(total.tokens),
+        "bound_by": {each.gate: each.share for each in binding_shares(total.held, total.elapsed)},
+        "bound_text": total.binding_text,
         "quotas": [{"name": q.name, "level": q.level, "limit": q.limit, "window": q.window} for q in seen.quotas],
     }
 

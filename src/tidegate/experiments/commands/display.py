@@ -228,6 +228,12 @@ def refusals(refused: int, summary: Summary) -> str:
     return f"{text} retried" if summary.complete else f"{text} for lack of capacity"
 
 
+def bounds(snapshot: RegistrySnapshot) -> Iterator[str]:
+    """Yield what bound the calls of the keys that were used longest, a line each."""
+    longest = sorted(snapshot.keys.values(), key=lambda each: -each.elapsed)[:MAX_SHOWN_WAITS]
+    yield from (f"{text} · {state.key}" for state in longest if (text := state.binding_text))
+
+
 def _scores(scores: Sequence[Score]) -> Table:
     made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
     for each in scores:

@@ -400,6 +400,8 @@ class ExperimentCommand:
         refused = tidegate.registry().snapshot().refused
         wall = clock(time.monotonic() - self._began)
         console.print(f"{display.refusals(refused, summary)}, wall time {wall}", markup=False)
+        for line in display.bounds(tidegate.registry().snapshot()):
+            console.print(line, markup=False, soft_wrap=True)
         if next_ := self._next(summary, failures):
             console.print(next_, markup=False, soft_wrap=True)
 
