@@ -203,7 +203,7 @@ class SharedKeyCounts(KeyCounts):
         members = self._queue.sharing.members
         if members != self.integers[_MEMBERS]:
             self._note_members(members, now)
-        self._doubles[CHANGED_AT], self._doubles[BEGAN_AT] = now, self._queue.held.began_at
+        self._doubles[CHANGED_AT] = now
         quotas = admission.quotas
         # A new quota is written at once: the program may make no call for a long time after this one.
         if not quotas.ample or now >= self._quotas_at or len(quotas.counted) > len(self._numbers):
@@ -386,6 +386,7 @@ class SharedKeyCounts(KeyCounts):
         self._row = self._get_row()
         self._take(self._row)
         self.integers[:] = begun
+        self._doubles[BEGAN_AT] = self._queue.held.began_at
         name_key(self._row, str(self._queue.admission.key))
 
     def _take(self, row: memoryview) -> None:
