@@ -84,7 +84,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "errors": (set(), False, set()),
     "core": (CORE, False, {"pydantic_core"}),
     "providers": ({*CORE, "providers"}, False, {"pydantic_core"}),
-    "settings": ({"errors", "admission.saved_state"}, True, {"pydantic", "pydantic_core"}),
+    "settings": ({*CORE, "admission.saved_state"}, True, {"pydantic", "pydantic_core"}),
     "admission": (set(), False, set()),
     **{each: (set(), each == "admission.thread_states", set()) for each in LIGHT},
     **{

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 
 from tidegate.admission.saved_state import LearnedState
+from tidegate.core.ceiling import ALL_KEYS, CeilingRule, rule_for
+from tidegate.core.values import Key
 from tidegate.errors import ConfigurationError
 
 PREFIX = "TIDEGATE_"
@@ -45,6 +47,10 @@ class Settings(BaseModel):
         ge=1,
         le=100_000,
         description="Most calls in flight per key (None: 1,000 at first, more while key, memory and pool admit them).",
+    )
+    ceiling: Mapping[str, str] = Field(
+        {},
+        description="Own ceiling of calls, 60/min or a share of announced quotas, 50%; also by pattern (LiteLLM: rpm).",
     )
     max_unreached: float = Field(
         30.0,
@@ -100,6 +106,14 @@ class Settings(BaseModel):
             raise ValueError("a number, not a boolean")
         return given
 
+    @field_validator("ceiling", mode="before")
+    @classmethod
+    def _ceilings(cls, given: Any) -> Any:
+        ceilings = {ALL_KEYS: given} if isinstance(given, str) else given
+        for text in ceilings.values() if isinstance(ceilings, Mapping) else ():
+            CeilingRule.parse(str(text))
+        return ceilings
+
     @field_validator("scopes")
     @classmethod
     def _levels(cls, given: Mapping[str, str | Mapping[str, str]]) -> Mapping[str, str | Mapping[str, str]]:
@@ -113,6 +127,10 @@ class Settings(BaseModel):
             if len(levels - {"model"}) > 1:
                 raise ValueError(f"the quotas of {provider} can be shared in one way only")
         return {name: level if isinstance(level, str) else dict(level) for name, level in given.items()}
+
+    def ceiling_of(self, key: Key) -> CeilingRule | None:
+        """Return the ceiling of a key: that of the first pattern that fits; None without one."""
+        return rule_for(key, self.ceiling) if self.ceiling else None
 
     @field_validator("share")
     @classmethod
@@ -149,8 +167,14 @@ class Settings(BaseModel):
             given = source.get(PREFIX + name.upper(), "").strip()
             if given:
                 parts = [part.strip() for part in given.split(",") if part.strip()]
-                values[name] = parts if name == "hosts" else _scopes(parts) if name == "scopes" else given
+                values[name] = _READERS[name](parts) if name in _READERS else given
         return cls(**values)
+
+
+def _ceilings(parts: list[str]) -> dict[str, str]:
+    """Return the ceilings that parts like `60/min` and `gpt-4o*=50%` stand for."""
+    pairs = (part.rpartition("=") for part in parts)
+    return {pattern.strip() or ALL_KEYS: text.strip() for pattern, _, text in pairs}
 
 
 def _scopes(parts: list[str]) -> dict[str, Any]:
@@ -167,6 +191,9 @@ def _scopes(parts: list[str]) -> dict[str, Any]:
             raise ConfigurationError("scopes", part, f"{provider} has a level for all quotas already")
         levels[quota] = level
     return scopes
+
+
+_READERS: dict[str, Callable[[list[str]], Any]] = {"hosts": list, "scopes": _scopes, "ceiling": _ceilings}
 
 
 def _configuration_error(error: ValidationError) -> ConfigurationError:

@@ -99,6 +99,8 @@ class AdmissionController(LimiterState):
         probe = self.breaker.state is not CLOSED and self._probing(now, out)
         permit = Permit(self, cost, self.order + 1, now, probe, beyond)
         permit.charges = self.quotas.debit(cost, permit.order, now, permit)
+        if self.ceiling is not None:
+            self.ceiling.charge(cost, permit.order, now)
         permit.informs = self.quotas.asks
         self._send(permit, begins)
         if not beyond:
@@ -301,6 +303,7 @@ class AdmissionController(LimiterState):
             or self.hints.ends > oldest
             or self.quotas.unproven
             or self.resumes
+            or self.ceiling is not None
         )
         return min(self.concurrency.limit, self.bound.highest) - 1 if calm else 0
 
@@ -322,6 +325,8 @@ SCARCE = 0.1
 
 def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
     made, scarcest = gates.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
+    if gates.ceiling is not None:
+        gates.ceiling.follow(gates.quotas, now)
     for mirror in made:
         _adopt(gates, mirror, permit, outcome, now)
         _emit_learned(gates, mirror, now, out)

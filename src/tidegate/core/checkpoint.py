@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 
 from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     backoff,
+    ceiling,
     charging,
     circuit_breaker,
     concurrency_limit,

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from tidegate.core import events
 from tidegate.core.backoff import HintTrust, Pause
+from tidegate.core.ceiling import Ceiling, CeilingRule
 from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker, FailingCalls, KeyOutage, OutageClock
 from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
@@ -211,6 +212,7 @@ class LimiterSettings(Protocol):
     def max_concurrency(self) -> int | None: ...
     @property
     def max_unreached(self) -> float: ...
+    def ceiling_of(self, key: Key) -> CeilingRule | None: ...
 
 
 class LimiterState:
@@ -240,6 +242,7 @@ class LimiterState:
         "breaker",
         "calm_slots",
         "cause",
+        "ceiling",
         "concurrency",
         "counts",
         "epoch",
@@ -278,6 +281,8 @@ class LimiterState:
         self.hints = HintTrust()
         self.breaker = CircuitBreaker(settings.max_unreached)
         self.quotas: KeyQuotas = QuotaSet(default_window)
+        rule = settings.ceiling_of(key)
+        self.ceiling = None if rule is None else Ceiling(rule, now)
         self.estimate = CostEstimator()
         self.counts = KeyCounts()
         self.provenance = LimiterProvenance()
@@ -353,6 +358,8 @@ class LimiterState:
             paused = self.pause.opens_at(now)
             if paused > ready:
                 ready, gate = paused, "pause"
+        if self.ceiling is not None:
+            ready, gate = self.ceiling.gate(ready, gate, cost, now)
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
             if self.quotas.unproven and not self.permits_in_flight:
@@ -381,12 +388,19 @@ class LimiterState:
         paused = self.pause.opens_at(now)
         if paused > ready:
             ready, gate = paused, "pause"
+        if self.ceiling is not None:
+            ready, gate = self.ceiling.gate(ready, gate, cost, now)
         quota, name = self.quotas.ready_at(cost, now)
         if quota > now and self.quotas.unproven and not self.permits_in_flight:
             quota, name = self.quotas.probed_at(cost, now)
         if quota > ready:
             ready, gate = quota, f"quota {name}"
         return (ready, gate) if ready > now else (now, "")
+
+    @property
+    def shown_quotas(self) -> tuple[KeyQuotas, ...]:
+        """Return the quotas of the provider, and the windows of the user's ceiling."""
+        return (self.quotas,) if self.ceiling is None else (self.quotas, self.ceiling.quotas)
 
     @property
     def untested(self) -> bool:

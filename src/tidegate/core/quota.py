@@ -257,7 +257,7 @@ class QuotaSet(QuotaCharges):
                 if told is not None and told.name not in self._mirrors:
                     window = FixedWindowMirror(told, now, self.default_window, supposed=True)
                     self._portion = SubWindow(window, mirror.name, mirror.limit)
-                    self._add(window)
+                    self.add(window)
                     self.provenance[told.name].record(Source.REFUSALS, now)
                     return told.name
                 if refutes_portion(mirror.limit, mirror.window, let_in):
@@ -266,10 +266,11 @@ class QuotaSet(QuotaCharges):
 
     def _make(self, reading: QuotaReading, now: float, total: bool = False) -> QuotaMirror:
         mirror = mirror_of(reading, now, self.default_window)
-        self._add(mirror, total)
+        self.add(mirror, total)
         return mirror
 
-    def _add(self, mirror: QuotaMirror, total: bool = False) -> None:
+    def add(self, mirror: QuotaMirror, total: bool = False) -> None:
+        """Begin to charge a mirror; the sum of two others (`total`) is not charged."""
         self._mirrors[mirror.name] = mirror
         self.provenance[mirror.name] = QuotaProvenance(mirror.window)
         place = PLACES.get(mirror.unit)

@@ -308,7 +308,7 @@ def key_snapshot(
         learnt=tuple(_learnt(admission, now)),
         breaker=admission.breaker.state.value,
         paused_for=max(0.0, admission.pause.until - now),
-        quotas=tuple(_quota_snapshots(admission.quotas, now)),
+        quotas=tuple(each for quotas in admission.shown_quotas for each in _quota_snapshots(quotas, now)),
         attempts=counts.attempts,
         answered=counts.answered,
         refused=counts.refused,
@@ -372,7 +372,11 @@ def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now
         slots=admission.concurrency.limit,
         flights=tuple(now - permit.sent_at for permit in admission.permits_in_flight.values()),
         latency=sum(latencies) / len(latencies) if latencies else None,
-        quotas=tuple(_quota_outlook(admission, mirror, mean, now) for mirror in admission.quotas.mirrors.values()),
+        quotas=tuple(
+            _quota_outlook(admission, mirror, mean, now)
+            for quotas in admission.shown_quotas
+            for mirror in quotas.mirrors.values()
+        ),
         pace=admission.pacer.sustained_rate if admission.pacer.active else 0.0,
         tried_in=tried - now,
         stated=pause.stated if stated and by == "pause" else 0.0,

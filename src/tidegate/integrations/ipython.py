@@ -96,7 +96,7 @@ def board_lines(keys: dict[Key, KeySnapshot]) -> Iterator[str]:
             yield f"  {text} so far"
         origins = {each.of: each.confidence for each in state.learnt}
         for quota in state.quotas:
-            yield f"  {_left(quota)} ({origins[f'quota {quota.name}']})"
+            yield f"  {_left(quota)} ({origins.get(f'quota {quota.name}', 'set')})"
 
 
 def _tightest(key: KeySnapshot) -> tuple[QuotaSnapshot, ...]:

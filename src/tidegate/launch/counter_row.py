@@ -159,8 +159,8 @@ INTEGERS = (
 BREAKER_STATES = ("closed", "open", "half_open")
 CARRIERS = ("", "file", "redis", "postgresql", "memory", "other", "ray")
 
-QUOTAS = 4
-"""Quotas of one key that are kept: requests, tokens, input tokens and output tokens."""
+QUOTAS = 8
+"""Quotas of one key that are kept: requests, tokens, input tokens and output tokens, and a ceiling of each."""
 
 CONTINUOUS = 0.0
 """Value of `back_at` for a quota that refills continuously and has no boundary."""

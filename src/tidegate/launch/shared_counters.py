@@ -206,9 +206,11 @@ class SharedKeyCounts(KeyCounts):
         self._doubles[CHANGED_AT] = now
         quotas = admission.quotas
         # A new quota is written at once: the program may make no call for a long time after this one.
-        if not quotas.ample or now >= self._quotas_at or len(quotas.counted) > len(self._numbers):
+        ample = quotas.ample and admission.ceiling is None
+        if not ample or now >= self._quotas_at or len(quotas.counted) > len(self._numbers):
             self._quotas_at = now + QUOTAS_EVERY
-            self._write_quotas(quotas)
+            for each in admission.shown_quotas:
+                self._write_quotas(each)
         if now >= self._outlook_at:
             self._outlook_at = now + OUTLOOK_EVERY
             self._look_ahead(now)
