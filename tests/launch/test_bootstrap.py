@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidegate.launch.bootstrap import WATCHED
 from tidegate.transports import bearer
-from tidegate.transports import sdk_hooks as error_notes
+from tidegate.transports.sdk_hooks import noted
 from tidegate.transports.sdks import SDKS
 
 SRC = str(Path(__file__).parents[2] / "src")
@@ -25,7 +25,7 @@ ERRORS = {
     for sdk in SDKS
     if sdk.hooks is not None
     for name, put in sdk.hooks._puts.items()
-    if getattr(put, "__module__", "") == error_notes.__name__ and name not in WATCHED
+    if getattr(put, "__qualname__", "").startswith(f"{noted.__name__}.") and name not in WATCHED
 }
 """Modules in which only notes are put on errors: without a client, which is watched, no error is made."""
 

@@ -14,10 +14,9 @@ import pytest
 from huggingface_hub import InferenceClient
 
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.transports import sdks as retry_hooks
 from tidegate.transports.governance import BINDING
 from tidegate.transports.patches import Patches
-from tidegate.transports.sdk_hooks import Hooks
+from tidegate.transports.sdk_hooks import Hooks, patch_speakeasy
 
 SOURCE = "def decide(response):\n    return True\n"
 
@@ -68,7 +67,7 @@ def test_a_module_is_wrapped_again_after_it_was_taken_off(name: str) -> None:
 
 
 def test_an_sdk_of_another_shape_stays_as_it_is_and_is_named(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    hooks = Hooks({name: retry_hooks.patch_speakeasy})
+    hooks = Hooks({name: patch_speakeasy})
     hooks.put()
     with caplog.at_level(logging.WARNING, "tidegate"):
         assert __import__(name).decide(None) is True

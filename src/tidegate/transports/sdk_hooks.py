@@ -1,39 +1,54 @@
-"""Description of one SDK, its hooks, and the check for a response that tidegate gave up on.
+"""Hooks in the code of SDKs: they end an SDK's own retries after tidegate gave up on a call, and note the reason.
 
-A hook may write notes on SDKs' own errors for calls that tidegate gave up: how long each waited, for what and why.
+Theory of operation. An answer that tidegate gave up on carries the header `own_answers.NO_RETRY`, which
+`HttpCall.stop_retries` writes. SDKs that Stainless generates (openai, anthropic, groq, together) obey that header.
+`BotocoreCall.stop_retries` ends the retries of boto3. Ollama and huggingface_hub repeat nothing. For each other SDK, a
+hook here wraps the function that repeats, or that decides to.
 
-The reason is in a header of the answer (`own_answers.REASON`). The hook wraps what makes an SDK's error, and reads
-that header where the error shows it. Sources: `_base_client.py` of openai 3.52, anthropic 2.12, groq 1.7 and together
-3.1; mistralai 3.7.0 `client/errors/`, mistralai 1.12.4 `models/`; google-genai 3.4.0 `_gaos/lib/compat_errors.py`;
-cohere 7.3.1 `core/api_error.py`; huggingface_hub 2.4.0 `errors.py`; botocore 1.44.5 `exceptions.py`, which aiobotocore
-shares; ollama 0.6.3 `_client.py` 147, 193, where the error of the HTTP client is being handled; replicate 1.0.7
-`exceptions.py`.
+google-genai: `_request` hands `_request_once` to tenacity, by the client's own retrying object or a new one for a
+request's options. So an error that tidegate gave up on leaves `_request_once` as a value. Tenacity returns that value,
+and `_request` raises the error. This also covers clients made before, and every option. It does not cover aiohttp's
+second tries: those follow connection errors, are the SDK's to repeat, and pass the queue one by one. Source:
+google-genai 3.4.0, 2.34.0 and 1.75.0, `_api_client.py` and (not 1.75.0) `_gaos/`.
+
+Speakeasy generates the retry loop of mistralai (which needs a `retry_config`) and of google-genai's interactions. The
+loop sleeps and repeats whenever an attempt raises a `TemporaryError`, and reads no header. The hook wraps the four
+loops, which `retry` and `retry_async` look up when they run. An attempt whose response tidegate gave up on returns that
+response, and so ends the loop as the last attempt would. Source: mistralai 3.7.0 `client/utils/retries.py`, mistralai
+1.12.4 `utils/retries.py`, google-genai 3.4.0 and 2.34.0 `_gaos/utils/retries.py`; only the last has the loops that
+count attempts.
+
+cohere: Fern's HTTP client repeats 408, 409, 429 and 5xx twice, for any response. Source: cohere 7.3.1 and 5.21.1
+`core/http_client.py` (`_should_retry`, looked up at each answer).
+
+Replicate's `RetryTransport` is below its HTTP client, so its attempts would share one permit. But it repeats no POST
+(replicate 1.0.7 `client.py`, `RETRYABLE_METHODS`), and only those are governed: it stays as it is.
+
+The reason of a call that tidegate gave up is in a header of the answer too (`own_answers.REASON`). A hook that `noted`
+makes wraps what makes an SDK's error, and writes the reason on it as a note. Sources: `_base_client.py` of openai 3.52,
+anthropic 2.12, groq 1.7 and together 3.1; mistralai 3.7.0 `client/errors/`, mistralai 1.12.4 `models/`; google-genai
+3.4.0 `_gaos/lib/compat_errors.py`; cohere 7.3.1 `core/api_error.py`; huggingface_hub 2.4.0 `errors.py`; botocore 1.44.5
+`exceptions.py`, which aiobotocore shares; ollama 0.6.3 `_client.py` 147, 193, where the error of the HTTP client is
+being handled; replicate 1.0.7 `exceptions.py`.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from tidegate.core.safe_text import printable
 from tidegate.errors import add_note
+from tidegate.transports import bearer
+from tidegate.transports.governance import BINDING, bind_context
 from tidegate.transports.imports import is_loading
 from tidegate.transports.own_answers import NO_RETRY, REASON
 from tidegate.transports.patches import Patches, when_imported
-
-
-def is_given_up(response: Any) -> bool:
-    """Return whether an SDK must return this response rather than repeat: its call has used up its wait."""
-    headers = getattr(response, "headers", None)
-    return headers is not None and headers.get(NO_RETRY) == "false"
-
 
 logger = logging.getLogger("tidegate")
 
@@ -74,50 +89,140 @@ class Hooks:
             logger.warning(text, module.__name__, type(error).__name__)
 
 
-@dataclass(frozen=True, eq=False)
-class Sdk:
-    """An SDK whose clients can be wrapped.
+def is_given_up(response: Any) -> bool:
+    """Return whether an SDK must return this response rather than repeat: its call has used up its wait."""
+    headers = getattr(response, "headers", None)
+    return headers is not None and headers.get(NO_RETRY) == "false"
 
-    - `package`: dotted name of the package of its client classes
-    - `clients`: their names, as listed to users
-    - `family`: API family that an unknown host is assumed to speak (`providers.adopt`); `families` overrides it by
-      class name
-    - `places`: dotted attributes of a client that hold its HTTP clients; an absent or None one is skipped
-    - `carrier`: attribute of the object that carries the binding because its HTTP clients change ("": the client
-      itself; None: there is none)
-    - `hooks`: patches of its functions
-    - `source`: file and version that show this
-    """
 
-    package: str
-    clients: tuple[str, ...]
-    family: str
-    source: str
-    places: tuple[str, ...] = ()
-    carrier: str | None = None
-    families: Mapping[str, str] = field(default_factory=dict)
-    hooks: Hooks = field(default_factory=lambda: Hooks({}))
+LOOPS = ("retry_with_backoff", "retry_with_attempt_count_backoff")
+"""Names of Speakeasy's loops; their asynchronous forms end in `_async`."""
 
-    def has(self, client: object) -> bool:
-        return any(f"{each.__module__}.".startswith(f"{self.package}.") for each in type(client).__mro__)
 
-    def family_of(self, client: object) -> str:
-        names = [each.__name__ for each in type(client).__mro__]
-        return next((self.families[name] for name in names if name in self.families), self.family)
+def patch_speakeasy(patches: Patches, module: ModuleType) -> None:
+    """Wrap the loops of one generated `utils.retries`."""
+    temporary = module.TemporaryError
 
-    def http_clients(self, client: object) -> Iterator[object]:
-        """Yield the HTTP clients at the places."""
-        for place in self.places:
+    def loop(wrapped: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
+        attempt, *others = args or (kwargs.pop("func"),)
+
+        def once(*numbers: int) -> Any:
             try:
-                found = attrgetter(place)(client)
-            except AttributeError:
-                continue
-            if found is not None:
-                yield found
+                return attempt(*numbers)
+            except temporary as error:
+                if is_given_up(error.response):
+                    return error.response
+                raise
 
-    def carrier_of(self, client: object) -> object | None:
-        """Return the object that carries the binding, None if there is none."""
-        return getattr(client, self.carrier, None) if self.carrier else None if self.carrier is None else client
+        return wrapped(once, *others, **kwargs)
+
+    async def async_loop(wrapped: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
+        attempt, *others = args or (kwargs.pop("func"),)
+
+        async def once(*numbers: int) -> Any:
+            try:
+                return await attempt(*numbers)
+            except temporary as error:
+                if is_given_up(error.response):
+                    return error.response
+                raise
+
+        return await wrapped(once, *others, **kwargs)
+
+    patches.put(module, LOOPS[0], loop)
+    patches.put(module, f"{LOOPS[0]}_async", async_loop)
+    if hasattr(module, LOOPS[1]):
+        patches.put(module, LOOPS[1], loop)
+        patches.put(module, f"{LOOPS[1]}_async", async_loop)
+
+
+class Stopped(NamedTuple):
+    """Error on its way through tenacity."""
+
+    error: Exception
+
+
+def _once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        return _bound(wrapped, api_client, args, kwargs)
+    except Exception as error:
+        if is_given_up(response := getattr(error, "response", None)):
+            add_reason(error, response)
+            return Stopped(error)
+        raise
+
+
+async def _async_once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        return await _async_bound(wrapped, api_client, args, kwargs)
+    except Exception as error:
+        if is_given_up(response := getattr(error, "response", None)):
+            add_reason(error, response)
+            return Stopped(error)
+        raise
+
+
+def _request(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
+    response = wrapped(*args, **kwargs)
+    if isinstance(response, Stopped):
+        _raise(response.error)
+    return response
+
+
+async def _async_request(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
+    response = await wrapped(*args, **kwargs)
+    if isinstance(response, Stopped):
+        _raise(response.error)
+    return response
+
+
+def _raise(error: Exception) -> NoReturn:
+    try:
+        raise error
+    finally:
+        del error
+
+
+def _bound(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
+    """Run a method in the context of the client's binding."""
+    with bind_context(getattr(client, BINDING, None)):
+        return wrapped(*args, **kwargs)
+
+
+async def _async_bound(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
+    with bind_context(getattr(client, BINDING, None)):
+        return await wrapped(*args, **kwargs)
+
+
+def patch_google_genai(patches: Patches, module: ModuleType) -> None:
+    """Wrap the attempt and the call of `google.genai._api_client`, and the per-loop client that 3.x has."""
+    patches.put(module.BaseApiClient, "_request_once", _once)
+    patches.put(module.BaseApiClient, "_async_request_once", _async_once)
+    patches.put(module.BaseApiClient, "_request", _request)
+    patches.put(module.BaseApiClient, "_async_request", _async_request)
+    bearer.put(patches, module)
+    if hasattr(module, "_PerLoopAsyncClientMixin"):
+        patches.put(module._PerLoopAsyncClientMixin, "send", _async_bound)
+
+
+def patch_inference(patches: Patches, module: ModuleType) -> None:
+    """Run the calls of huggingface_hub's client in the context of its binding: its HTTP client serves others too."""
+    patches.put(module.InferenceClient, "_inner_post", _bound)
+
+
+def patch_async_inference(patches: Patches, module: ModuleType) -> None:
+    """Do the same for the asynchronous client."""
+    patches.put(module.AsyncInferenceClient, "_inner_post", _async_bound)
+
+
+def _should_retry(wrapped: Callable[..., bool], _: Any, args: Any, kwargs: Any) -> bool:
+    response = args[0] if args else kwargs.get("response")
+    return not is_given_up(response) and wrapped(*args, **kwargs)
+
+
+def patch_cohere(patches: Patches, module: ModuleType) -> None:
+    """Wrap the function that decides whether to retry."""
+    patches.put(module, "_should_retry", _should_retry)
 
 
 Source = Callable[[BaseException, tuple[Any, ...]], Any]

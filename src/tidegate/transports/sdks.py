@@ -1,170 +1,92 @@
 """The HTTP stacks and the SDKs whose clients can be wrapped, and the binding of one client to a registry.
 
-Some SDKs need hooks that end their own retries after tidegate has given up on a call. `install` and `wrap` use the
-tables `TRANSPORTS` and `SDKS`; `tidegate.wrap` is the public function of `attach`.
+`install` and `wrap` use the tables `TRANSPORTS` and `SDKS`; `tidegate.wrap` is the public function of `attach`. The
+hooks that end an SDK's own retries are in `sdk_hooks`.
 
-google-genai: `_request` hands `_request_once` to tenacity, by the client's own retrying object or a new one for a
-request's options. So an error that tidegate gave up on leaves `_request_once` as a value. Tenacity returns that value,
-and `_request` raises the error. This also covers clients made before, and every option. It does not cover aiohttp's
-second tries: those follow connection errors, are the SDK's to repeat, and pass the queue one by one. The client has an
-HTTP client, an asynchronous one with inner ones per event loop, and aiohttp sessions made on first use. It also has
-google-auth's session for mutual TLS. So it carries the binding itself. Source: google-genai 3.4.0, 2.34.0 and 1.75.0,
-`_api_client.py` and (not 1.75.0) `_gaos/`.
+google-genai's client has an HTTP client, an asynchronous one with inner ones per event loop, and aiohttp sessions made
+on first use. It also has google-auth's session for mutual TLS. So it carries the binding itself. Source: google-genai
+3.4.0, 2.34.0 and 1.75.0, `_api_client.py` and (not 1.75.0) `_gaos/`.
 
-Speakeasy generates the retry loop of mistralai and of google-genai's interactions. The loop sleeps and repeats whenever
-an attempt raises a `TemporaryError`, and reads no header. The hook wraps the four loops, which `retry` and
-`retry_async` look up when they run. An attempt whose response tidegate gave up on returns that response, and so ends
-the loop as the last attempt would. Source: mistralai 3.7.0 `client/utils/retries.py`, mistralai 1.12.4
-`utils/retries.py`, google-genai 3.4.0 and 2.34.0 `_gaos/utils/retries.py`; only the last has the loops that count
-attempts.
+huggingface_hub's inference clients send through HTTP clients of the whole process. So a wrapped one carries the binding
+itself: other users of those HTTP clients stay ungoverned. Source: huggingface_hub 2.4.0 `inference/_client.py` 259,
+`inference/_generated/_async_client.py` 258 (`_inner_post`).
 
-huggingface_hub: its inference clients send through HTTP clients of the whole process, and repeat nothing. So a wrapped
-one carries the binding itself: other users of those HTTP clients stay ungoverned. Source: huggingface_hub 2.4.0
-`inference/_client.py` 259, `inference/_generated/_async_client.py` 258 (`_inner_post`).
-
-cohere: Fern's HTTP client repeats 408, 409, 429 and 5xx twice, for any response. Source: cohere 7.3.1 and 5.21.1
-`core/http_client.py` (`_should_retry`, looked up at each answer).
-
-mistralai: it retries only with a `retry_config`, and then by Speakeasy's loop. Source: mistralai 3.7.0 `client/`,
-`azure/client/`, `gcp/client/`; mistralai 1.12.4 beside its azure and gcp packages.
-
-SDKs that Stainless generates obey the header of every response that tidegate gave up on; ollama repeats nothing.
-Replicate's `RetryTransport` is below its HTTP client, so its attempts would share one permit. But it repeats no POST
-(replicate 1.0.7 `client.py`, `RETRYABLE_METHODS`), and only those are governed: it stays as it is.
+mistralai has one client in each of its packages. Source: mistralai 3.7.0 `client/`, `azure/client/`, `gcp/client/`;
+mistralai 1.12.4 beside its azure and gcp packages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TypeVar
 
 from tidegate.admission import redaction
 from tidegate.admission.arguments import checked_max_wait, checked_priority
 from tidegate.admission.key_table import KeyTable
 from tidegate.transports import aiohttp, bearer, botocore, httpx, requests, sigv4
-from tidegate.transports.governance import BINDING, Binding, bind_context, policy_of
-from tidegate.transports.patches import Clients, Patches
+from tidegate.transports.governance import BINDING, Binding, policy_of
+from tidegate.transports.patches import Clients
 from tidegate.transports.sdk_hooks import (
     Hooks,
-    Sdk,
-    add_reason,
-    is_given_up,
     noted,
     of_argument,
     of_error,
     of_handled,
     of_parsed,
+    patch_async_inference,
+    patch_cohere,
+    patch_google_genai,
+    patch_inference,
+    patch_speakeasy,
 )
 
-LOOPS = ("retry_with_backoff", "retry_with_attempt_count_backoff")
-"""Names of Speakeasy's loops; their asynchronous forms end in `_async`."""
 
+@dataclass(frozen=True, eq=False)
+class Sdk:
+    """An SDK whose clients can be wrapped.
 
-def patch_speakeasy(patches: Patches, module: ModuleType) -> None:
-    """Wrap the loops of one generated `utils.retries`."""
-    temporary = module.TemporaryError
+    - `package`: dotted name of the package of its client classes
+    - `clients`: their names, as listed to users
+    - `family`: API family that an unknown host is assumed to speak (`providers.adopt`); `families` overrides it by
+      class name
+    - `places`: dotted attributes of a client that hold its HTTP clients; an absent or None one is skipped
+    - `carrier`: attribute of the object that carries the binding because its HTTP clients change ("": the client
+      itself; None: there is none)
+    - `hooks`: patches of its functions
+    - `source`: file and version that show this
+    """
 
-    def loop(wrapped: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
-        attempt, *others = args or (kwargs.pop("func"),)
+    package: str
+    clients: tuple[str, ...]
+    family: str
+    source: str
+    places: tuple[str, ...] = ()
+    carrier: str | None = None
+    families: Mapping[str, str] = field(default_factory=dict)
+    hooks: Hooks = field(default_factory=lambda: Hooks({}))
 
-        def once(*numbers: int) -> Any:
+    def has(self, client: object) -> bool:
+        return any(f"{each.__module__}.".startswith(f"{self.package}.") for each in type(client).__mro__)
+
+    def family_of(self, client: object) -> str:
+        names = [each.__name__ for each in type(client).__mro__]
+        return next((self.families[name] for name in names if name in self.families), self.family)
+
+    def http_clients(self, client: object) -> Iterator[object]:
+        """Yield the HTTP clients at the places."""
+        for place in self.places:
             try:
-                return attempt(*numbers)
-            except temporary as error:
-                if is_given_up(error.response):
-                    return error.response
-                raise
+                found = attrgetter(place)(client)
+            except AttributeError:
+                continue
+            if found is not None:
+                yield found
 
-        return wrapped(once, *others, **kwargs)
-
-    async def async_loop(wrapped: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
-        attempt, *others = args or (kwargs.pop("func"),)
-
-        async def once(*numbers: int) -> Any:
-            try:
-                return await attempt(*numbers)
-            except temporary as error:
-                if is_given_up(error.response):
-                    return error.response
-                raise
-
-        return await wrapped(once, *others, **kwargs)
-
-    patches.put(module, LOOPS[0], loop)
-    patches.put(module, f"{LOOPS[0]}_async", async_loop)
-    if hasattr(module, LOOPS[1]):
-        patches.put(module, LOOPS[1], loop)
-        patches.put(module, f"{LOOPS[1]}_async", async_loop)
-
-
-class Stopped(NamedTuple):
-    """Error on its way through tenacity."""
-
-    error: Exception
-
-
-def _once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
-    try:
-        return _bound(wrapped, api_client, args, kwargs)
-    except Exception as error:
-        if is_given_up(response := getattr(error, "response", None)):
-            add_reason(error, response)
-            return Stopped(error)
-        raise
-
-
-async def _async_once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
-    try:
-        return await _async_bound(wrapped, api_client, args, kwargs)
-    except Exception as error:
-        if is_given_up(response := getattr(error, "response", None)):
-            add_reason(error, response)
-            return Stopped(error)
-        raise
-
-
-def _request(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
-    response = wrapped(*args, **kwargs)
-    if isinstance(response, Stopped):
-        _raise(response.error)
-    return response
-
-
-async def _async_request(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
-    response = await wrapped(*args, **kwargs)
-    if isinstance(response, Stopped):
-        _raise(response.error)
-    return response
-
-
-def _raise(error: Exception) -> NoReturn:
-    try:
-        raise error
-    finally:
-        del error
-
-
-def _bound(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
-    """Run a method in the context of the client's binding."""
-    with bind_context(getattr(client, BINDING, None)):
-        return wrapped(*args, **kwargs)
-
-
-async def _async_bound(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
-    with bind_context(getattr(client, BINDING, None)):
-        return await wrapped(*args, **kwargs)
-
-
-def patch_google_genai(patches: Patches, module: ModuleType) -> None:
-    """Wrap the attempt and the call of `google.genai._api_client`, and the per-loop client that 3.x has."""
-    patches.put(module.BaseApiClient, "_request_once", _once)
-    patches.put(module.BaseApiClient, "_async_request_once", _async_once)
-    patches.put(module.BaseApiClient, "_request", _request)
-    patches.put(module.BaseApiClient, "_async_request", _async_request)
-    bearer.put(patches, module)
-    if hasattr(module, "_PerLoopAsyncClientMixin"):
-        patches.put(module._PerLoopAsyncClientMixin, "send", _async_bound)
+    def carrier_of(self, client: object) -> object | None:
+        """Return the object that carries the binding, None if there is none."""
+        return getattr(client, self.carrier, None) if self.carrier else None if self.carrier is None else client
 
 
 GOOGLE_GENAI = Sdk(
@@ -191,27 +113,13 @@ HUGGING_FACE = Sdk(
     carrier="",
     hooks=Hooks(
         {
-            "huggingface_hub.inference._client": lambda patches, module: patches.put(
-                module.InferenceClient, "_inner_post", _bound
-            ),
-            "huggingface_hub.inference._generated._async_client": lambda patches, module: patches.put(
-                module.AsyncInferenceClient, "_inner_post", _async_bound
-            ),
+            "huggingface_hub.inference._client": patch_inference,
+            "huggingface_hub.inference._generated._async_client": patch_async_inference,
             "huggingface_hub.errors": noted("HfHubHTTPError", "__init__", of_error),
         }
     ),
     source="huggingface_hub 2.4.0 `inference/_client.py` 245 (`get_session`)",
 )
-
-
-def _should_retry(wrapped: Callable[..., bool], _: Any, args: Any, kwargs: Any) -> bool:
-    response = args[0] if args else kwargs.get("response")
-    return not is_given_up(response) and wrapped(*args, **kwargs)
-
-
-def patch_cohere(patches: Patches, module: ModuleType) -> None:
-    """Wrap the function that decides whether to retry."""
-    patches.put(module, "_should_retry", _should_retry)
 
 
 COHERE = Sdk(
