@@ -40,6 +40,18 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/design.md"])
+def test_every_file_and_test_that_maintainers_are_led_to_is_there(name: str) -> None:
+    text = (ROOT / name).read_text()
+    bases = ROOT, ROOT / "src/tidegate", ROOT / "tests"
+    # In backticks, and in the first column of a path.
+    paths = {*re.findall(r"`([\w.-]+/[\w/.-]+\.\w+)", text), *re.findall(r"^([\w/]+\.py) {2,}", text, re.M)}
+    assert len(paths) > 20
+    assert [path for path in sorted(paths) if not any((base / path).exists() for base in bases)] == []
+    tests = re.findall(r"`([\w/]+\.py)::(?:\w+::)*(\w+)`", text)
+    assert [test for path, test in tests if f"def {test}(" not in (ROOT / "tests" / path).read_text()] == []
+
+
 def test_no_page_names_a_registry_host_or_a_path_of_a_machine() -> None:
     hosts = ["py" + "pi.org", "python" + "hosted.org", "registry." + "npmjs", "deb." + "debian.org"]
     for page in [*PAGES, ROOT / "pyproject.toml", ROOT / "Makefile", *ROOT.glob("constraints*.txt")]:

@@ -26,6 +26,8 @@ HEADERS = {
     "x-ratelimit-reset-requests": "1s",
 }
 ANSWER = {"usage": {"prompt_tokens": 9, "completion_tokens": 3}}
+REFUSAL = {"error": {"code": "rate_limit_exceeded", "message": "Rate limit reached for requests per min (RPM)"}}
+SOON = {**HEADERS, "x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "10ms", "retry-after-ms": "10"}
 BODY = {"model": "gpt-5-mini", "messages": [{"role": "user", "content": "What is 2 x 2?"}], "max_tokens": 5}
 
 
@@ -62,9 +64,17 @@ def recorded(step: Callable[[], object]) -> Trip:
     return trip
 
 
-def answer(request: httpx.Request) -> httpx.Response:
-    """Answer any request as a provider with one quota does."""
-    return httpx.Response(200, headers=HEADERS, json=ANSWER)
+class Provider:
+    """Provider with one quota; it refuses the next `refusals` attempts with a 429."""
+
+    def __init__(self) -> None:
+        self.refusals = 0
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        if self.refusals:
+            self.refusals -= 1
+            return httpx.Response(429, headers=SOON, json=REFUSAL)
+        return httpx.Response(200, headers=HEADERS, json=ANSWER)
 
 
 def row() -> None:
@@ -79,9 +89,10 @@ def row() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the counts of the three trips; return 0."""
+    """Print the counts of the four trips; return 0."""
+    provider = Provider()
     client = RateLimitRegistry(tidegate.Settings(telemetry=False)).wrap(
-        httpx.Client(transport=httpx.MockTransport(answer), base_url="https://api.openai.com/v1")
+        httpx.Client(transport=httpx.MockTransport(provider.answer), base_url="https://api.openai.com/v1")
     )
 
     def call() -> None:
@@ -91,6 +102,8 @@ def main(arguments: list[str]) -> int:
     call()
     # Headers of an ample quota are read now and then: the second answer's were, the third one's are not.
     trips["steady call"] = recorded(call)
+    provider.refusals = 1
+    trips["call refused once"] = recorded(call)
     row()
     trips["one row, one judge"] = recorded(row)
     for name, trip in trips.items():

@@ -2,7 +2,7 @@
 
 Theory of operation. Every step takes the lock for a few microseconds, makes the core decide, and returns. Waiters are
 woken, listeners notified and log records written after the lock is released. There is no background thread and no
-polling. The log gets the records of `tidegate.admission.key_log` and `tidegate.admission.key_log`.
+polling. The base class in `tidegate.admission.steps` runs a step, and then wakes, notifies and writes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ of equal priority form a lane, first come, first served; a refused call returns 
 deadlines that are not in order of arrival. The calls of one executor (an event loop or a thread) form a group. The
 queue is a heap of groups by their first calls. A group whose call did not take its permit is passed over, until one of
 its calls looks again, and keeps its places. Joining, leaving from any place and finding the head cost the same for any
-number of waiters.
+number of waiters. The queue only holds the order: `key_queue.KeyQueue.pump` admits the head and names the calls to
+wake, and `steps.StepTable` wakes them after the lock.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ time. The limit grows only while it is the limit that holds calls back, because 
 more in flight than any admitted one, the limit goes just below that number. Single attempts test whether one more is
 admitted: the first one soon, because a rate that was taken for slots admits it. After a refused one they come more
 rarely, and at once very rarely where slots explain all refusals so far: a test soon after would prove nothing new.
-After several admitted tests in a row the ceiling is raised, each time by more.
+After several admitted tests in a row the ceiling is raised, each time by more. `core.feedback` decides whether slots
+explain a refusal at all.
 
 *Latency knee* (`LatencyKnee`): a provider that never refuses may only answer more slowly. By Little's law, the number
 in flight is the answers a second times their latency. Answers are sorted into levels by the number in flight when they

@@ -2,8 +2,11 @@
 
 Theory of operation. A sign of a boundary is an interval of *send* instants in which the boundary lies, because a
 request sent after the boundary arrives after it. The schedule intersects the signs of one boundary, and calls wait
-until the later end. The distance of two signs is a whole number of periods. A declared period is certain. Any other is
-the provider's usual one until two signs deny it, and certain once they agree on it.
+until the later end (`FixedWindowMirror.ready_at`). The distance of two signs is a whole number of periods. A declared
+period is certain. Any other is the provider's usual one until two signs deny it, and certain once they agree on it.
+
+`QuotaMirror.stated_by` bounds the wait for a quota of any kind by its newest stated reset. `QuotaCharges.ready_at`
+takes the latest instant of all quotas.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Every Python process under `tidegate run` imports this module, and most of them never make a call. It must cost nearly
 nothing, so it imports only modules that the interpreter has loaded already. It also has its own finder: `import wrapt`
 alone takes longer than Python takes to start.
+
+`environment` puts the folder `site` on the path of each process, and `site/sitecustomize.py` there calls `begin`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arguments of `map` and `amap`, checked before the source is touched."""
+"""Arguments of `map` and `amap`, checked before the source is touched; `tidegate.pool` has their defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Handler of new items and ended jobs: each item is queued, answered, tried again, parked or failed."""
+"""Handler of new items and ended jobs: each item is queued, answered, tried again, parked or failed.
+
+`ExperimentRun.on_job_done` gives each ended job to `conclude`. A result goes on by `RunState.put` to the `ResultWriter`
+in `engine.results`, which inserts it by `storage.results.write`.
+"""
 
 from __future__ import annotations
 

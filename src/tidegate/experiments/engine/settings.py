@@ -16,7 +16,10 @@ PREFIX = "TIDEGATE_EXPERIMENTS_"
 
 
 class RunnerSettings(BaseModel):
-    """Frozen settings of one runner; an invalid one raises `ConfigurationError` with its field and bound."""
+    """Frozen settings of one runner; an invalid one raises `ConfigurationError` with its field and bound.
+
+    Without `max_concurrency`, `tidegate.pool.function_limit` bounds the functions in flight.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
