@@ -1,7 +1,8 @@
 """All quota mirrors of one key, as the answers tell of them, and those that models of an account share.
 
 Theory of operation. A mirror is a local copy of one quota. `mirror_of` selects its kind by the first reading, and
-`turned_into` replaces it where the quota refills in another way.
+`turned_into` replaces it where the quota refills in another way. `QuotaCharges.ready_at`, which `QuotaSet` inherits,
+says when a call fits all of them.
 
 A call of a model whose account has shared quotas is charged to both levels, or to none. Each reading goes to one level,
 by the name or unit of its quota (`SharedNames`).

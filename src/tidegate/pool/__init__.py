@@ -14,15 +14,12 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Key
-from tidegate.pool.options import Errors, PoolOptions, check_function, check_rows
+from tidegate.pool.options import POOL_SIZE, Errors, PoolOptions, check_function, check_rows
 from tidegate.pool.results import AsyncResults, Results
 from tidegate.pool.rows import Failed, PoolStats, RowResult
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-POOL_SIZE = 32
-"""Functions under way at once. Precedent: `concurrent.futures.ThreadPoolExecutor`, at most 32."""
 
 __all__ = ["AsyncResults", "Failed", "PoolStats", "Results", "RowResult", "amap", "map"]
 

@@ -1,4 +1,4 @@
-"""Arguments of `map` and `amap`, checked before the source is touched; `tidegate.pool` has their defaults."""
+"""Arguments of `map` and `amap`, checked before the source is touched, and the default concurrency."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from tidegate.errors import ConfigurationError
 from tidegate.pool.execution import implementation
 
 Errors = Literal["raise", "return"]
+
+POOL_SIZE = 32
+"""Functions under way at once. Precedent: `concurrent.futures.ThreadPoolExecutor`, at most 32."""
 
 WINDOW_FACTOR = 4
 """Rows submitted and not yet taken, for each slot. Chosen: a row four times as long idles no slot."""
