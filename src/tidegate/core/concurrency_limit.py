@@ -33,7 +33,8 @@ from tidegate.core.backoff import GRACE_FIRST
 from tidegate.core.values import INFINITY
 
 WORTH = 0.3
-"""Share of the proportional gain that a higher level has to bring (CONTROL 3)."""
+"""Share of the proportional gain that a higher level has to bring. Chosen: with less, calls only
+wait at the provider."""
 
 ENOUGH = 8
 """Answers needed for the mean of a level."""
