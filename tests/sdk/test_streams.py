@@ -178,7 +178,9 @@ def streamed(*events: dict[str, Any]) -> Any:
 def test_a_refusal_before_content_or_with_a_time_holds_calls_back(
     error: str, opening: tuple[dict[str, Any], ...], learns: bool, registry: RateLimitRegistry
 ) -> None:
-    broken("anthropic", registry.wrap(mocked("anthropic", lambda _: streamed(*opening, EVENTS[error]))))
+    client = mocked("anthropic", lambda _: streamed(*opening, EVENTS[error]))
+    # Without time to wait the reader gets the refusal.
+    broken("anthropic", registry.wrap(client, max_wait=0))
     assert only(registry).refused == 1
     assert bool(taught(registry)) is learns
 

@@ -70,16 +70,16 @@ def test_list_of_errors_in_a_good_answer_is_the_callers_to_read() -> None:
     assert (only(registry).refused, only(registry).failed, only(registry).answered) == (0, 0, 1)
 
 
-def test_refusal_in_an_event_is_a_failed_call_and_no_answer() -> None:
+def test_refusal_in_an_event_is_a_failed_call_and_no_answer_without_time_to_wait() -> None:
     registry = RateLimitRegistry()
     with (
         Server(streaming_refusal) as server,
-        registry.wrap(httpx.Client()) as client,
+        registry.wrap(httpx.Client(), max_wait=0) as client,
         client.stream("POST", server.chat, json={**BODY, "stream": True}) as response,
     ):
         assert b"rate limit" in response.read()
     seen = only(registry)
-    assert (seen.refused, seen.answered, seen.failed_calls, seen.calls) == (1, 0, 1, 1)
+    assert (seen.refused, seen.answered, seen.given_up, seen.calls) == (1, 0, 1, 1)
 
 
 @pytest.mark.parametrize(

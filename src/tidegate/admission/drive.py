@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.admission import hooks
 from tidegate.admission.thread_states import LOOK_EVERY, is_exiting
-from tidegate.core.exchange import ExchangeResult, Resume, Send
+from tidegate.core.exchange import AttemptResult, ExchangeResult, Resume, Send
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY
 
 if TYPE_CHECKING:
@@ -24,16 +25,18 @@ if TYPE_CHECKING:
     from tidegate.admission.call import GovernedCall
 
 
-def drive(call: GovernedCall) -> Any:
-    """Run a call to its end on this thread; return its result.
+def drive(call: GovernedCall, started: tuple[Permit, AttemptResult] | None = None) -> Any:
+    """Run a call to its end on this thread, from its beginning or after an attempt that failed; return its result.
 
     An exception that `send` raises, rather than returns in `AttemptResult.error`, passes through. Whatever cuts the
     call short, also an interrupt of the program, the call gives back what it holds.
     """
     attempt = flow = None
     try:
-        permit = call.try_start()
-        if permit is not None:
+        permit = call.try_start() if started is None else None
+        if started is not None:
+            permit, attempt = started
+        elif permit is not None:
             attempt = call.send(permit)
             if call.finish_fast(permit, attempt):
                 if attempt.error is not None:
@@ -66,12 +69,14 @@ def drive(call: GovernedCall) -> Any:
     return call.finish(result)
 
 
-async def adrive(call: GovernedCall) -> Any:
+async def adrive(call: GovernedCall, started: tuple[Permit, AttemptResult] | None = None) -> Any:
     """Run a call to its end in this task, as `drive`; cancellation closes the exchange and passes through."""
     attempt = flow = waker = None
     try:
-        permit = call.try_start()
-        if permit is not None:
+        permit = call.try_start() if started is None else None
+        if started is not None:
+            permit, attempt = started
+        elif permit is not None:
             permit.loop = _running_loop()
             attempt = await call.asend(permit)
             if call.finish_fast(permit, attempt):

@@ -94,6 +94,7 @@ class HttpCall(GovernedCall, ABC):
 
     __slots__ = (
         "args",
+        "broken_streams",
         "kwargs",
         "mocks",
         "provider",
@@ -104,6 +105,9 @@ class HttpCall(GovernedCall, ABC):
         "stream",
         "wrapped",
     )
+
+    broken_streams: int
+    """Streams of the call that broke before any content; it is set at the first one."""
 
     sdk_may_repeat: bool
     """Whether the SDK above may repeat the call after its wait here: a token or a stub server bounds that wait."""

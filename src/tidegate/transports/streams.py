@@ -22,10 +22,13 @@ from typing import Any
 import wrapt
 
 from tidegate import providers
+from tidegate.admission.drive import adrive, drive
+from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Outcome
+from tidegate.core.values import Kind, Outcome
 from tidegate.transports import bodies
 from tidegate.transports.call import HttpCall
+from tidegate.transports.stream_openings import STREAM_ATTEMPTS, StreamOpening, continues
 
 KEPT_BYTES = 4096
 """Bytes kept of a stream's beginning (usage) and of its end (usage, failures)."""
@@ -95,6 +98,21 @@ class StreamWatch:
         # The provider had admitted the call, and nothing repeats it: to slow the key down protects no call.
         begun = is_long or providers.has_content(seen)
         call.settle_stream(permit, failure._replace(own=begun))
+
+    @property
+    def plain_call(self) -> HttpCall | None:
+        """Return the call of a stream that is not compressed, while it holds its permit; else None."""
+        return self._held[0] if self._held is not None and self.decode is None else None
+
+    def restart(self, failed: AttemptResult) -> tuple[HttpCall, tuple[Permit, AttemptResult]]:
+        """Hand over the call, which continues after its failed attempt."""
+        held, self._held = self._held, None
+        assert held is not None, "a stream fails once"
+        call, permit = held
+        if failed.outcome.kind is Kind.TRANSIENT:
+            call.broken_streams = getattr(call, "broken_streams", 0) + 1
+            call.policy = call.policy._replace(attempts=max(1, STREAM_ATTEMPTS - call.broken_streams + 1))
+        return call, (permit, failed)
 
     def drop(self) -> None:
         """Return the permit of a response that was garbage-collected before its end."""
@@ -415,15 +433,30 @@ def stream_types(module: ModuleType) -> tuple[type, type]:
     class SyncStream(Watched, module.SyncByteStream):  # type: ignore[name-defined, misc]
         def __iter__(self) -> Iterator[bytes]:
             seen, trim = self._watch.keeping()
+            opening = StreamOpening(self._watch.plain_call)
             try:
                 for chunk in self._stream:
                     seen += chunk
-                    if len(seen) > MAX_SEEN_BYTES:
-                        trim()
-                    yield chunk
+                    if opening.is_over:
+                        if len(seen) > MAX_SEEN_BYTES:
+                            trim()
+                        yield chunk
+                        continue
+                    yield from opening.add(chunk, seen)
+                    if opening.failure is not None:
+                        break
             except Exception as error:
-                self._watch.finish(error)
-                raise
+                if not opening.break_off(error):
+                    self._watch.finish(error)
+                    raise
+            if opening.failure is not None:
+                self._stream.close()
+                response = drive(*self._watch.restart(opening.failure))
+                self._stream = response.stream
+                if continues(response):
+                    yield from response.stream
+                    return
+            yield from opening.end()
 
         def close(self) -> None:
             try:
@@ -434,20 +467,38 @@ def stream_types(module: ModuleType) -> tuple[type, type]:
     class AsyncStream(Watched, module.AsyncByteStream):  # type: ignore[name-defined, misc]
         async def __aiter__(self) -> AsyncIterator[bytes]:
             seen, trim = self._watch.keeping()
+            opening = StreamOpening(self._watch.plain_call)
             chunks = aiter(self._stream)
             try:
                 async for chunk in chunks:
                     seen += chunk
-                    if len(seen) > MAX_SEEN_BYTES:
-                        trim()
-                    yield chunk
+                    if opening.is_over:
+                        if len(seen) > MAX_SEEN_BYTES:
+                            trim()
+                        yield chunk
+                        continue
+                    for each in opening.add(chunk, seen):
+                        yield each
+                    if opening.failure is not None:
+                        break
             except Exception as error:
-                self._watch.finish(error)
-                raise
+                if not opening.break_off(error):
+                    self._watch.finish(error)
+                    raise
             finally:
                 # A generator that is left open costs the loop a task that closes it.
                 if (close := getattr(chunks, "aclose", None)) is not None:
                     await close()
+            if opening.failure is not None:
+                await self._stream.aclose()
+                response = await adrive(*self._watch.restart(opening.failure))
+                self._stream = response.stream
+                if continues(response):
+                    async for chunk in response.stream:
+                        yield chunk
+                    return
+            for each in opening.end():
+                yield each
 
         async def aclose(self) -> None:
             try:
