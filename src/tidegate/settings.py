@@ -50,7 +50,7 @@ class Settings(BaseModel):
     )
     ceiling: Mapping[str, str] = Field(
         {},
-        description="Own ceiling of calls, 60/min or a share of announced quotas, 50%; also by pattern (LiteLLM: rpm).",
+        description="Own ceiling of calls, 60/min or a share of announced quotas, 50%; also by pattern.",
     )
     max_unreached: float = Field(
         30.0,
