@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.common import DATABASE, UNUSABLE, Db, stop
-from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
+from tidegate.errors import CannotLoad, ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
 MAX_DIFFERENT = 100
 """Most rows of one output that `compare` lists."""
@@ -198,6 +198,10 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
             command(*positional, **named)
         except (UnknownExperiment, ConfigurationError) as error:
             raise stop(str(error), UNUSABLE) from None
+        except CannotLoad as error:
+            from tidegate.experiments.commands.common import Code
+
+            raise stop(str(error), Code.BLOCKED) from None
         except (StoreError, ExperimentError) as error:
             raise stop(str(error)) from None
 

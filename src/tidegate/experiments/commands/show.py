@@ -22,6 +22,7 @@ from tidegate.experiments.commands import display
 from tidegate.experiments.commands.common import Code, after_cooldown, command, existing, found
 from tidegate.experiments.commands.display import cut, printer, table
 from tidegate.experiments.engine.claims import stop_and_delete
+from tidegate.experiments.engine.loader import lacking
 from tidegate.experiments.engine.progress import Summary
 from tidegate.experiments.engine.replica import (
     STALE_SECONDS,
@@ -107,6 +108,10 @@ def _print(
             console.print(f"  {line}", markup=False, soft_wrap=True)
     if stopped:
         console.print(f"stopped by {stopped}", markup=False, soft_wrap=True)
+    credentials: Any = row.spec.get("credentials") or ()
+    missing = lacking(credentials)
+    if missing and missing != row.last_error and row.status is not Status.RUNNING and not summary.complete:
+        console.print(f"not to be continued here: {missing}", markup=False, soft_wrap=True)
     for each_table in display.tables(summary, failures):
         console.print(each_table)
     for each_line in display.calls(summary):
