@@ -61,9 +61,30 @@ def test_run_of_a_script_says_what_was_meant(tmp_path: Path, monkeypatch: pytest
 
 
 def test_help_cuts_no_sentence() -> None:
-    shown = CliRunner().invoke(app, ["--help"]).stdout
-    assert "..." not in shown.partition("Commands:")[2]
-    assert "Serve a simulated LLM provider on this machine until Ctrl-C" in " ".join(shown.split())
+    for words, sentence in (
+        ([], "Serve a simulated LLM provider on this machine until Ctrl-C"),
+        (["experiment"], "newest first; or show the state of one, and the reason"),
+    ):
+        shown = CliRunner().invoke(app, [*words, "--help"]).stdout
+        assert "..." not in shown.partition("Commands:")[2]
+        assert sentence in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("stauts", "no such command 'stauts'. Did you mean 'status'? (`tidegate --help` lists what there is)"),
+        ("run --port", "no such option: --port"),
+        ("simulate --rpm many", "invalid value for '--rpm': "),
+        ("experiment show --foo", "no such option: --foo"),
+        ("experiment run", "missing argument 'SOURCE' (`tidegate experiment run --help` lists what there is)"),
+    ],
+)
+def test_usage_error_is_one_line_as_every_other_error(words: str, said: str) -> None:
+    done = CliRunner().invoke(app, words.split(), prog_name="tidegate")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"tidegate: {said}")
+    assert done.stderr.count("\n") == 1
 
 
 def test_setting_that_is_misspelt_is_named_with_the_one_meant() -> None:
@@ -72,6 +93,10 @@ def test_setting_that_is_misspelt_is_named_with_the_one_meant() -> None:
     assert unknown_variables({"TIDEGATE_MAXWAIT": "5", "TIDEGATE_RUN_DIR": "x", "TIDEGATE_MAX_WAIT": "1"}) == {
         "TIDEGATE_MAXWAIT": "TIDEGATE_MAX_WAIT"
     }
+
+
+def test_variable_that_experiments_had_before_is_named_with_the_present_one() -> None:
+    assert unknown_variables({"TIDEGATE_RUNNER_GRACE": "5"}) == {"TIDEGATE_RUNNER_GRACE": "TIDEGATE_EXPERIMENTS_GRACE"}
 
 
 def test_setting_with_a_unit_is_told_to_be_a_plain_number() -> None:

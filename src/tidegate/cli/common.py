@@ -1,4 +1,4 @@
-"""Parts that all commands use: exits in one line, the width of consoles, and the option for a database."""
+"""Parts that all commands use: help, exits in one line, the width of consoles, and the option for a database."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
 from tidegate.admission.redaction import clean
 from tidegate.errors import ConfigurationError
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
 
 UNUSABLE = 2
 """Exit code for an unusable value, the same as for an unknown option (click: UsageError.exit_code)."""
+
+
+class CommandGroup(TyperGroup):
+    """Group of commands, whose help has the first sentence of each in full, over several lines where it is long."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a name and a sentence for each command."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in found if command])
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".") + "."
 
 
 def in_one_line(command: Callable[..., None]) -> Callable[..., None]:

@@ -25,7 +25,7 @@ RATE = "per window (default: no limit)."
 LATENCY = "Answer after this many seconds: 0.5, uniform:A,B or lognormal:MEDIAN,SIGMA."
 OUTPUT_TOKENS = "Count this many tokens per answer, in the form of --latency (default: a quarter of its characters)."
 OUTAGE = "Fail all calls from second START to END with STATUS (default: 503), or cut connections (drop)."
-CAPTION = "Limits are counted for each key (--scope): a model, and a digest of the credential."
+CAPTION = "Limits are counted for each key (--scope): a model, and a credential by a digest of the simulator alone."
 
 
 def simulate(
@@ -153,11 +153,12 @@ def _span(text: str) -> OutageSpan:
 
 
 def _announce(url: str) -> None:
-    typer.echo(f"Simulated provider ready: it answers at {url}, on this machine only; press Ctrl-C to stop it.\n")
-    typer.echo(f"  openai     export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=any")
-    typer.echo(f"  anthropic  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=any")
-    typer.echo(f"  gemini     export GOOGLE_GEMINI_BASE_URL={url} GEMINI_API_KEY=any")
-    typer.echo(f"  bedrock    export AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url} AWS_BEARER_TOKEN_BEDROCK=any\n")
+    typer.echo(f"Simulated provider ready: it answers at {url}, on this machine only; press Ctrl-C to stop it.")
+    typer.echo("A line below, pasted into another terminal, leads the SDK of its name there:\n")
+    typer.echo(f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=any")
+    typer.echo(f"export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=any")
+    typer.echo(f"export GOOGLE_GEMINI_BASE_URL={url} GEMINI_API_KEY=any")
+    typer.echo(f"export AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url} AWS_BEARER_TOKEN_BEDROCK=any\n")
 
 
 def truth_table(truth: Truth) -> Table:

@@ -31,6 +31,8 @@ async def compared(
     console = printer()
     for line in _lines(comparison):
         console.print(line, markup=False, soft_wrap=True)
+    if comparison.a.id == comparison.b.id and other_url in (None, url):
+        console.print("A and B are the same experiment: it is compared with itself", markup=False, soft_wrap=True)
     console.print(_sides(comparison))
     if comparison.outputs:
         console.print(_outputs(comparison))

@@ -29,7 +29,7 @@ from tidegate.cli.common import unbounded
 from tidegate.core.safe_text import printable
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
 from tidegate.core.token_totals import TokenTotals, tokens_text
-from tidegate.core.wait_text import RecentRate, clock, wait_text
+from tidegate.core.wait_text import RecentRate, clock, counted, wait_text
 from tidegate.experiments import StageProgress
 from tidegate.experiments.engine.progress import Summary, choice_lines
 from tidegate.experiments.storage import BatchRecord, BatchState, Failure, ResultStatus, Score
@@ -224,8 +224,7 @@ def spent_text(tokens: TokenTotals, budget: str) -> str:
 
 def refusals(refused: int, summary: Summary) -> str:
     """Return the number of refusals for lack of capacity; they were all retried if every row was answered."""
-    text = f"{refused} {'refusal' if refused == 1 else 'refusals'}"
-    return f"{text} retried" if summary.complete else f"{text} for lack of capacity"
+    return counted(refused, "refusal") + (" retried" if summary.complete else "")
 
 
 def _scores(scores: Sequence[Score]) -> Table:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.common import DATABASE, UNUSABLE, Db, stop
+from tidegate.cli.common import DATABASE, UNUSABLE, CommandGroup, Db, stop
 from tidegate.errors import CannotLoad, ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
 MAX_DIFFERENT = 100
@@ -209,6 +209,7 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
 
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Run durable experiments: datasets, tasks and evaluators, with their results in a database.",
     no_args_is_help=True,
     add_completion=False,

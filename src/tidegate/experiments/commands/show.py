@@ -285,7 +285,7 @@ async def stop_named(name: str, url: str) -> int:
         # The state may have changed during a cooldown.
         now = await found(store, name) if toggled is Toggle.ALREADY else row
     if toggled is Toggle.ALREADY:
-        typer.echo(f"{row.name} not stopped: its state is {now.status}")
+        typer.echo(f"{row.name} does not run: its state is {now.status}")
     elif row.status is Status.RUNNING:
         typer.echo(f"{row.name} stopped: replica {row.claimed_by} ends its run at the next heartbeat")
     else:
