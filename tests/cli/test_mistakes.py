@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import tidegate
 import tidegate.experiments
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.main import app
-from tidegate.cli.simulate import truth_table
 from tidegate.errors import ConfigurationError
 from tidegate.launch.child import Unstartable, find
 from tidegate.settings import Settings, unknown_variables
-from tidegate.testing import Counts, Truth
 
 
 def explain(line: dict[str, Any]) -> tuple[dict[str, Any], int]:
@@ -138,15 +135,3 @@ def test_registry_shows_its_totals() -> None:
 
 def test_runner_shows_only_its_public_names() -> None:
     assert dir(tidegate.experiments) == sorted(tidegate.experiments.__all__)
-
-
-def test_truth_of_a_simulator_keeps_a_reason_and_its_number_together() -> None:
-    counts = Counts(received=276, refused={"requests": 264, "slots": 12})
-    truth = Truth(elapsed=1.0, total=Counts(), keys={"gpt-4o-mini-2026 297afcc1": counts}, order=(), admitted_at=())
-    with (console := Console(width=80)).capture() as shown:
-        console.print(truth_table(truth))
-    ends = [line.rstrip() for line in shown.get().splitlines()]
-    assert [reason for reason in ("requests 264", "slots 12") if any(end.endswith(reason) for end in ends)] == [
-        "requests 264",
-        "slots 12",
-    ]

@@ -6,11 +6,8 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, TIDEGATE, environ
+from tests.cli.runs import OfARun, held, used_at
 from tests.cli.terminal import COLUMNS, Terminal
 from tests.core.values import KEY, answer, bucket, refusal
 from tidegate.admission.key_queue import KeyQueue
@@ -29,7 +27,7 @@ from tidegate.core.values import Cost
 from tidegate.launch.counter_file import SUFFIX, CounterFile
 from tidegate.launch.runs import COMMAND, PREFIX, run_folder, write_command
 from tidegate.settings import Settings
-from tidegate.shared_file import HEADER, MAGIC, VERSION, FileKind, lock, packed
+from tidegate.shared_file import HEADER, MAGIC, VERSION, FileKind, packed
 from tidegate.testing import Limit, Scenario, Simulator
 
 PATIENCE = 300.0
@@ -41,41 +39,6 @@ from ask import ask
 with ThreadPoolExecutor(40) as threads:
     list(threads.map(ask, range(4000)))
 """
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, as the process of its run does."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    assert lock(descriptor)
-    yield
-    os.close(descriptor)
-
-
-OfARun = Callable[..., Path]
-
-
-@pytest.fixture
-def of_a_run(temporary: Path) -> Iterator[OfARun]:
-    """Makes the folder of a run; the lock of a run under way is held until the test ends."""
-    with ExitStack() as stack:
-
-        def made(pid: int, command: str = "python", under_way: bool = True) -> Path:
-            folder = temporary / f"{PREFIX}{pid}"
-            folder.mkdir()
-            known = {"pid": pid, "command": command, "began_at": time.monotonic() - 192.0}
-            (folder / COMMAND).write_bytes(packed(FileKind.COMMAND, json.dumps(known).encode()))
-            if under_way:
-                stack.enter_context(held(folder))
-            return folder
-
-        yield made
 
 
 class SharedQueue(KeyQueue):
@@ -92,17 +55,6 @@ def waiting_at(folder: Path, count: int, kind: type[KeyQueue] = KeyQueue) -> Non
     now = time.monotonic()
     permit = slots.admission.admit(Cost(), now - 0.5, 0.0, None)
     slots.admission.settle(permit, answer(bucket(60.0, 0.0, window=6000.0)), now, 0.5, None)
-
-
-def used_at(folder: Path, model: str, ago: float, waiting: int = 0, closed_for: float | None = None) -> None:
-    """Write a key of a model whose last call ended so many seconds ago; a refusal may close it."""
-    then = time.monotonic() - ago
-    slots = KeyQueue(AdmissionController(KEY._replace(scope=model), Settings(), 60.0, then))
-    CounterFile(str(folder)).track(slots)
-    for _ in range(waiting):
-        slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))
-    permit = slots.admission.admit(Cost(), then - 0.5, 0.0, None)
-    slots.admission.settle(permit, refusal(closed_for) if closed_for else answer(), then, 0.5, None)
 
 
 def status(*options: str, columns: int | None = None) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.common import unbounded
+from tidegate.cli.common import print_table, unbounded
 from tidegate.errors import ConfigurationError, require
 from tidegate.testing import Counts, Limit, OutageSpan, Scenario, Truth, serve
 from tidegate.testing.limiters import Unit
@@ -89,7 +89,7 @@ def simulate(
         truth = serve(played, port=port, stop=stopped, on_ready=_announce, log=typer.echo if log else None)
     except OSError as error:
         raise ConfigurationError("port", port, f"it cannot be opened ({error.strerror or error})") from None
-    unbounded(Console()).print(truth_table(truth))
+    print_table(unbounded(Console(highlight=False)), truth_table(truth))
 
 
 LIMITS: dict[str, Unit] = {"rpm": "requests", "tpm": "tokens", "itpm": "input_tokens", "otpm": "output_tokens"}
@@ -166,7 +166,7 @@ def truth_table(truth: Truth) -> Table:
     title = f"Ground truth after {truth.elapsed:.1f} s"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.caption, table.caption_justify = CAPTION, "left"
-    table.add_column("key", overflow="fold")
+    table.add_column("key")
     for name in ("received", "answered", "refused", "broken", "abandoned", "peak"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("refused by", no_wrap=True)
@@ -179,5 +179,5 @@ def truth_table(truth: Truth) -> Table:
 def _cells(counts: Counts) -> tuple[str, ...]:
     ends = (counts.answered, counts.refusals, counts.broken, counts.abandoned)
     numbers = (counts.received, *ends, counts.peak_in_flight)
-    # One reason a line: at 80 columns, a column that folds would part a number from its reason.
+    # One reason a line: the table is narrower, and shown as such on more terminals.
     return *map(str, numbers), "\n".join(f"{name} {number}" for name, number in counts.refused.items())

@@ -12,9 +12,10 @@ from typing import Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from tidegate.cli.common import stop
-from tidegate.core.safe_text import json_line
+from tidegate.core.safe_text import json_line, printable
 from tidegate.core.token_totals import TokenTotals, added, cost_text, token_facts
 from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown
@@ -198,7 +199,7 @@ async def listed(url: str, as_json: bool) -> None:
         console.print(_table(rows, tallies, spent, reasons if wide else None, narrow=narrow))
         for row, reason in zip(rows, reasons, strict=True):
             if reason and not wide:
-                console.print(cut(f"{row.name}: {reason}"), no_wrap=True, overflow="ellipsis")
+                console.print(Text(" ".join(printable(f"{row.name}: {reason}").split())))
     else:
         typer.echo("no experiments in this database; `tidegate experiment run` adds one")
 
@@ -256,14 +257,13 @@ def _table(
         tasks = _of_tasks(tallies[row.id])
         failed, parked = _failures(tallies[row.id])
         cells = [
-            row.name,
             state_text(row),
             f"{tasks.counts.get('ok', 0)}/{row.rows * row.repetitions}",
             *(() if narrow else (str(failed), str(parked))),
             *([cost_text(spent[row.id], least="≥ ") or display.NOTHING] if cost else []),
             *([] if reasons is None else [f"{row.created_on.astimezone():%Y-%m-%d %H:%M}", reasons[place]]),
         ]
-        made.add_row(*map(cut, cells))
+        made.add_row(Text(printable(row.name)), *map(cut, cells))
     return made
 
 
