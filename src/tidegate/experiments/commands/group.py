@@ -36,7 +36,6 @@ BudgetTokens = Annotated[
     typer.Option("--budget-tokens", min=1, metavar="N", help="Start no row that would exceed this many tokens in all."),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or number of the experiment.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Format(StrEnum):
@@ -124,7 +123,7 @@ def delete(
 def show(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name or number of the experiment.")] = None,
     db: Db = DATABASE,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; of the list, one object per line.")] = False,
     lines: Annotated[
         int, typer.Option("--lines", min=0, max=10_000, help="Show this many of the last log lines.")
     ] = 10,
@@ -151,7 +150,7 @@ def compare(
     rows: Annotated[
         int, typer.Option("--rows", min=0, max=MAX_DIFFERENT, help="List this many of the most different rows.")
     ] = 5,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare two experiments row by row: means with intervals, wins of B, rows that differ most.
 
