@@ -14,7 +14,8 @@ from tests.core.values import answer, bucket
 from tests.transports.answering import Server
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli import common
-from tidegate.cli.status_text import StatusText, lines
+from tidegate.cli.status_list import lines
+from tidegate.cli.status_text import StatusText
 from tidegate.core.safe_text import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded

@@ -17,7 +17,10 @@ from tidegate.errors import ConfigurationError
 
 PREFIX = "TIDEGATE_"
 
-OTHER_VARIABLES = ("TIDEGATE_RUN_DIR", "TIDEGATE_STATE_DIR", "TIDEGATE_GATEWAY", "TIDEGATE_DB", "TIDEGATE_EXPERIMENTS_")
+FORMER, EXPERIMENTS = "TIDEGATE_RUNNER_", "TIDEGATE_EXPERIMENTS_"
+"""Former and present beginning of the variables of experiments."""
+
+OTHER_VARIABLES = ("TIDEGATE_RUN_DIR", "TIDEGATE_STATE_DIR", "TIDEGATE_GATEWAY", "TIDEGATE_DB", EXPERIMENTS)
 """Beginnings of variables that are read elsewhere."""
 
 
@@ -221,12 +224,16 @@ def _bound(error: Any, field: str) -> str:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the TIDEGATE_… variables that nothing reads and that resemble a setting, with that setting's variable."""
+    """Return the TIDEGATE_… variables that nothing reads and that resemble a setting, with that setting's variable.
+
+    Variables of experiments had the beginning `FORMER`, which scripts still have.
+    """
     ours = {PREFIX + name.upper() for name in Settings.model_fields}
     found = {}
     for name in environ:
         if name.startswith(PREFIX) and name not in ours and not name.startswith(OTHER_VARIABLES):
-            near = difflib.get_close_matches(name, ours, 1, 0.8)
-            if near:
+            if name.startswith(FORMER):
+                found[name] = name.replace(FORMER, EXPERIMENTS)
+            elif near := difflib.get_close_matches(name, ours, 1, 0.8):
                 found[name] = near[0]
     return found

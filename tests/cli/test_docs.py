@@ -45,6 +45,10 @@ def test_unknown_page_is_told_with_the_nearest_one() -> None:
     assert (code, "did you mean 'experiments'?" in said) == (2, True)
 
 
+def test_page_is_found_by_its_last_name_where_no_other_has_it() -> None:
+    assert docs("wrap") == (0, (ROOT / "docs" / "tutorials" / "wrap.md").read_text())
+
+
 def test_wheel_has_the_pages_where_the_command_looks_first() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert SRC.parent / wheel["force-include"]["docs"] == command.PLACES[0]

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.running import TIDEGATE, environ
+from tests.cli.terminal import COLUMNS, Terminal
 from tidegate.cli.main import app
 
 CAPTURES = Path(__file__).parents[3] / "shared" / "reference" / "captures.jsonl"
@@ -64,6 +66,16 @@ def test_a_refusal_says_how_long_it_is_waited_for_and_which_row_decided() -> Non
     (found,) = explained(REFUSED)
     assert (found["kind"], found["retry_after_s"], found["will"]) == ("rate_limit", 12, "wait 12 s, then retry")
     assert found["why"].startswith("openai:")
+
+
+def test_on_a_terminal_without_input_it_says_what_it_waits_for(tmp_path: Path) -> None:
+    terminal = Terminal(*TIDEGATE, "doctor", "--explain", env=environ(), cwd=tmp_path, columns=COLUMNS)
+    try:
+        terminal.until(lambda shown: "tidegate: paste an answer as one line of JSON; Ctrl-D ends" in shown.rows())
+        terminal.type(b"\x04")
+        assert terminal.to_the_end() == 0
+    finally:
+        terminal.close()
 
 
 TRIED = "a single call tries after at most 2:00, and then as often until one is admitted"

@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import tidegate
 import tidegate.experiments
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.main import app
-from tidegate.cli.simulate import truth_table
 from tidegate.errors import ConfigurationError
 from tidegate.launch.child import Unstartable, find
 from tidegate.settings import Settings, unknown_variables
-from tidegate.testing import Counts, Truth
 
 
 def explain(line: dict[str, Any]) -> tuple[dict[str, Any], int]:
@@ -61,9 +58,30 @@ def test_run_of_a_script_says_what_was_meant(tmp_path: Path, monkeypatch: pytest
 
 
 def test_help_cuts_no_sentence() -> None:
-    shown = CliRunner().invoke(app, ["--help"]).stdout
-    assert "..." not in shown.partition("Commands:")[2]
-    assert "Serve a simulated LLM provider on this machine until Ctrl-C" in " ".join(shown.split())
+    for words, sentence in (
+        ([], "Serve a simulated LLM provider on this machine until Ctrl-C"),
+        (["experiment"], "newest first; or show the state of one, and the reason"),
+    ):
+        shown = CliRunner().invoke(app, [*words, "--help"]).stdout
+        assert "..." not in shown.partition("Commands:")[2]
+        assert sentence in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("stauts", "no such command 'stauts'. Did you mean 'status'? (`tidegate --help` lists what there is)"),
+        ("run --port", "no such option: --port"),
+        ("simulate --rpm many", "invalid value for '--rpm': "),
+        ("experiment show --foo", "no such option: --foo"),
+        ("experiment run", "missing argument 'SOURCE' (`tidegate experiment run --help` lists what there is)"),
+    ],
+)
+def test_usage_error_is_one_line_as_every_other_error(words: str, said: str) -> None:
+    done = CliRunner().invoke(app, words.split(), prog_name="tidegate")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"tidegate: {said}")
+    assert done.stderr.count("\n") == 1
 
 
 def test_setting_that_is_misspelt_is_named_with_the_one_meant() -> None:
@@ -72,6 +90,10 @@ def test_setting_that_is_misspelt_is_named_with_the_one_meant() -> None:
     assert unknown_variables({"TIDEGATE_MAXWAIT": "5", "TIDEGATE_RUN_DIR": "x", "TIDEGATE_MAX_WAIT": "1"}) == {
         "TIDEGATE_MAXWAIT": "TIDEGATE_MAX_WAIT"
     }
+
+
+def test_variable_that_experiments_had_before_is_named_with_the_present_one() -> None:
+    assert unknown_variables({"TIDEGATE_RUNNER_GRACE": "5"}) == {"TIDEGATE_RUNNER_GRACE": "TIDEGATE_EXPERIMENTS_GRACE"}
 
 
 def test_setting_with_a_unit_is_told_to_be_a_plain_number() -> None:
@@ -113,15 +135,3 @@ def test_registry_shows_its_totals() -> None:
 
 def test_runner_shows_only_its_public_names() -> None:
     assert dir(tidegate.experiments) == sorted(tidegate.experiments.__all__)
-
-
-def test_truth_of_a_simulator_keeps_a_reason_and_its_number_together() -> None:
-    counts = Counts(received=276, refused={"requests": 264, "slots": 12})
-    truth = Truth(elapsed=1.0, total=Counts(), keys={"gpt-4o-mini-2026 297afcc1": counts}, order=(), admitted_at=())
-    with (console := Console(width=80)).capture() as shown:
-        console.print(truth_table(truth))
-    ends = [line.rstrip() for line in shown.get().splitlines()]
-    assert [reason for reason in ("requests 264", "slots 12") if any(end.endswith(reason) for end in ends)] == [
-        "requests 264",
-        "slots 12",
-    ]

@@ -210,6 +210,13 @@ def test_a_setting_that_cannot_be_used_is_said_before_anything_runs() -> None:
     assert done.lines[0].startswith("tidegate: max_wait: 'long' is not usable")
 
 
+def test_variable_that_is_misspelt_is_said_once_with_the_one_meant() -> None:
+    env = environ(TIDEGATE_MAXWAIT="5")
+    said = "tidegate: TIDEGATE_MAXWAIT not read: there is no such setting; did you mean TIDEGATE_MAX_WAIT?"
+    assert run(*RUN, "true", env=env).lines.count(said) == 1
+    assert run("true", env={**env, "TIDEGATE_LOG": "off"}).lines == []
+
+
 def test_prices_that_cannot_be_used_are_said_before_anything_runs(tmp_path: Path) -> None:
     """A process that finds such a file would run ungoverned."""
     path = tmp_path / "prices.json"

@@ -37,8 +37,10 @@ def simulating(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             said = "".join(process.stdout.readline() for _ in range(5))
             found = re.search(r"http://127\.0\.0\.1:\d+", said)
             assert found is not None, said
-            assert f"OPENAI_BASE_URL={found[0]}/v1" in said
-            assert f"ANTHROPIC_BASE_URL={found[0]} " in said
+            lines = said.splitlines()
+            # The whole line can be pasted into a shell.
+            assert f"export OPENAI_BASE_URL={found[0]}/v1 OPENAI_API_KEY=any" in lines
+            assert f"export ANTHROPIC_BASE_URL={found[0]} ANTHROPIC_API_KEY=any" in lines
             yield process, found[0]
         finally:
             process.kill()

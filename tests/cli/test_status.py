@@ -6,11 +6,8 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, TIDEGATE, environ
+from tests.cli.runs import OfARun, held, used_at
 from tests.cli.terminal import COLUMNS, Terminal
 from tests.core.values import KEY, answer, bucket, refusal
 from tidegate.admission.key_queue import KeyQueue
@@ -29,7 +27,7 @@ from tidegate.core.values import Cost
 from tidegate.launch.counter_file import SUFFIX, CounterFile
 from tidegate.launch.runs import COMMAND, PREFIX, run_folder, write_command
 from tidegate.settings import Settings
-from tidegate.shared_file import HEADER, MAGIC, VERSION, FileKind, lock, packed
+from tidegate.shared_file import HEADER, MAGIC, VERSION, FileKind, packed
 from tidegate.testing import Limit, Scenario, Simulator
 
 PATIENCE = 300.0
@@ -41,41 +39,6 @@ from ask import ask
 with ThreadPoolExecutor(40) as threads:
     list(threads.map(ask, range(4000)))
 """
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, as the process of its run does."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    assert lock(descriptor)
-    yield
-    os.close(descriptor)
-
-
-OfARun = Callable[..., Path]
-
-
-@pytest.fixture
-def of_a_run(temporary: Path) -> Iterator[OfARun]:
-    """Makes the folder of a run; the lock of a run under way is held until the test ends."""
-    with ExitStack() as stack:
-
-        def made(pid: int, command: str = "python", under_way: bool = True) -> Path:
-            folder = temporary / f"{PREFIX}{pid}"
-            folder.mkdir()
-            known = {"pid": pid, "command": command, "began_at": time.monotonic() - 192.0}
-            (folder / COMMAND).write_bytes(packed(FileKind.COMMAND, json.dumps(known).encode()))
-            if under_way:
-                stack.enter_context(held(folder))
-            return folder
-
-        yield made
 
 
 class SharedQueue(KeyQueue):
@@ -94,14 +57,14 @@ def waiting_at(folder: Path, count: int, kind: type[KeyQueue] = KeyQueue) -> Non
     slots.admission.settle(permit, answer(bucket(60.0, 0.0, window=6000.0)), now, 0.5, None)
 
 
-def status(*options: str) -> str:
-    done = CliRunner().invoke(app, ["status", *options])
+def status(*options: str, columns: int | None = None) -> str:
+    done = CliRunner().invoke(app, ["status", *options], env={"COLUMNS": str(columns) if columns else None})
     assert done.exit_code == 0, done.output
     return done.output
 
 
 def test_without_a_run_it_says_so(temporary: Path) -> None:
-    assert status().startswith("no active run found")
+    assert status().startswith("no active program found")
     assert status("--json") == ""
 
 
@@ -166,6 +129,98 @@ def test_watched_it_is_drawn_until_ctrl_c(of_a_run: OfARun, tmp_path: Path) -> N
         terminal.close()
 
 
+@pytest.fixture
+def busy(of_a_run: OfARun) -> None:
+    """Three programs: one at rest, one whose calls wait, and one whose key is paused."""
+    calm, waits, paused = (of_a_run(pid, f"{name}.py") for pid, name in ((11, "calm"), (12, "waits"), (13, "paused")))
+    for number in range(3):
+        used_at(calm, f"calm-{number}", 120.0)
+    used_at(waits, "small", 1.0, waiting=2)
+    used_at(waits, "large", 1.0, waiting=9)
+    used_at(waits, "other", 120.0)
+    used_at(paused, "down", 1.0, waiting=1, closed_for=600.0)
+
+
+def names(said: str) -> list[str]:
+    """Return the programs and the models of what was printed, in its order."""
+    return re.findall(r"^(\w+)\.py|^  .* · (small|large|other|down|calm-\d) ·", said, re.MULTILINE)
+
+
+def named(*options: str) -> list[str]:
+    return ["".join(each) for each in names(status(*options))]
+
+
+@pytest.mark.usefixtures("busy")
+def test_the_worst_is_first_and_idle_keys_are_counted() -> None:
+    assert named() == ["paused", "down", "waits", "large", "small", "calm"]
+    said = status().splitlines()
+    assert said[said.index(next(each for each in said if each.startswith("calm.py"))) + 1 :] == [
+        "  3 idle keys",
+        "idle: no call for a minute; `tidegate status --all` shows these keys",
+    ]
+    assert "  1 idle key" in said
+
+
+@pytest.mark.usefixtures("busy")
+def test_every_key_is_shown_where_all_are_asked_for() -> None:
+    assert named("--all") == [
+        "paused", "down", "waits", "large", "small", "other", "calm", "calm-0", "calm-1", "calm-2",
+    ]  # fmt: skip
+    assert "idle" not in status("--all")
+    told = [json.loads(line) for line in status("--json").splitlines()]
+    assert [each["idle"] for each in told] == [False, False, False, True, True, True, True]
+
+
+@pytest.mark.usefixtures("busy")
+@pytest.mark.parametrize(
+    ("wanted", "shown"),
+    [
+        ("12", ["waits", "large", "small"]),
+        ("Waits.py", ["waits", "large", "small"]),
+        ("large", ["waits", "large"]),
+        ("calm-1", ["calm", "calm-1"]),
+        ("nobody", []),
+    ],
+)
+def test_programs_and_keys_are_shown_by_name_process_or_model(wanted: str, shown: list[str]) -> None:
+    assert named(wanted) == shown
+    told = {json.loads(line)["pid"] for line in status(wanted, "--json").splitlines()}
+    assert len(told) == len(shown[:1])
+
+
+def test_a_name_that_nothing_has_is_told(of_a_run: OfARun) -> None:
+    waiting_at(of_a_run(os.getpid()), 6)
+    assert status("nobody") == "no active program or key has 'nobody' in its name\n"
+
+
+def test_a_program_without_a_call_says_so(of_a_run: OfARun) -> None:
+    of_a_run(os.getpid(), "pytest -n 4")
+    assert status().splitlines()[1:] == ["  no call yet"]
+
+
+@pytest.mark.usefixtures("busy")
+@pytest.mark.parametrize("columns", [48, 60, 80])
+def test_a_narrow_terminal_folds_lines_and_loses_nothing(columns: int) -> None:
+    narrow = status(columns=columns)
+    assert max(map(len, narrow.splitlines())) <= columns
+    assert re.sub(r"[\d.:]+", "", " ".join(narrow.split())) == re.sub(r"[\d.:]+", "", " ".join(status().split()))
+
+
+@pytest.mark.usefixtures("busy")
+def test_watched_it_says_how_much_does_not_fit(tmp_path: Path) -> None:
+    env = environ(TMPDIR=str(tmp_path), TERM="xterm")
+    terminal = Terminal(*TIDEGATE, "status", "--watch", env=env, cwd=tmp_path, columns=COLUMNS)
+    try:
+        terminal.until(lambda shown: "more lines" in shown.rows()[-1])
+        seen = terminal.rows()
+        assert seen[1].startswith("paused.py (pid 13")
+        assert re.fullmatch(r"… \d+ more lines: `tidegate status NAME` shows less", seen[-1])
+        terminal.type(b"\x03")
+        assert terminal.to_the_end() == 0
+    finally:
+        terminal.close()
+
+
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_it_is_watched_on_a_terminal_only(options: tuple[str, ...], temporary: Path) -> None:
     done = CliRunner().invoke(app, ["status", "--watch", *options])
@@ -188,7 +243,7 @@ def test_programs_read_it_as_json(of_a_run: OfARun) -> None:
 def test_a_run_that_has_ended_or_is_no_run_is_left_out(temporary: Path, of_a_run: OfARun) -> None:
     waiting_at(of_a_run(os.getpid(), under_way=False), 1)
     (temporary / f"{PREFIX}empty").mkdir()
-    assert status().startswith("no active run found")
+    assert status().startswith("no active program found")
 
 
 def test_file_of_another_version_is_unreadable_and_others_are_shown(temporary: Path, of_a_run: OfARun) -> None:

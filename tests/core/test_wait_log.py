@@ -130,6 +130,16 @@ def test_wait_for_the_days_reset_is_told_to_its_end(scene: Scene, caplog: pytest
     assert ("WARNING", "quota of the day spent: provider's reset in 30:00; 1 call waits") in told(caplog)
 
 
+def test_key_that_never_answered_is_told_with_the_wait_and_its_setting(caplog: pytest.LogCaptureFixture) -> None:
+    call = Scene(max_wait=600.0).call()
+    for _ in range(20):
+        call.reply(refusal(1.0))
+        sent(call)
+    never = "no call of this key was ever answered: 20 refusals"
+    then = "a call waits for up to 10:00 (TIDEGATE_MAX_WAIT), then gets its refusal"
+    assert ("WARNING", f"has no capacity for this account: {never}; {then}") in told(caplog)
+
+
 def test_log_off_keeps_it_silent(caplog: pytest.LogCaptureFixture) -> None:
     Scene(log=False).call().reply(refusal(600.0))
     assert told(caplog) == []

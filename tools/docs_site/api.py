@@ -23,6 +23,9 @@ PUBLIC = {
 }
 """Public modules, in the order of the navigation, with the sentence that opens their page."""
 
+FIRST = ("wrap", "install", "uninstall", "map", "amap", "Settings", "registry", "fallback", "audit", "disabled")
+"""Names that are explained first, in this order: what a program begins with. The others follow by the alphabet."""
+
 CHOSEN = {
     "tidegate.admission.registry": ("NotReady", "RateLimitRegistry"),
     "tidegate.fallbacks": ("Choice",),
@@ -40,7 +43,8 @@ def public_names(module: str) -> list[str]:
     names = getattr(loaded, "__all__", None)
     if names is not None:
         named = {*names, "map", "amap"} if module == "tidegate" else names
-        return sorted(name for name in named if not name.startswith("_"))
+        first = [name for name in FIRST if name in named]
+        return [*first, *sorted(name for name in named if not name.startswith("_") and name not in first)]
     own = [name for name, value in vars(loaded).items() if getattr(value, "__module__", None) == module]
     return sorted(name for name in own if not name.startswith("_"))
 

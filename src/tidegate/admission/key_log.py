@@ -50,12 +50,16 @@ class WaitLog:
         self._gate, self._stretch = "", 0.0
         self._told_never = False
 
-    def look(self, admission: AdmissionController, waiting: int, now: float) -> WaitRecord | None:
-        """Return the record that is due at `now`, while `waiting` calls wait; None if there is none."""
+    def look(self, admission: AdmissionController, waiting: int, max_wait: float, now: float) -> WaitRecord | None:
+        """Return the record that is due at `now`, while `waiting` calls wait; None if there is none.
+
+        A call without a limit of its own waits for `max_wait` seconds.
+        """
         counts = admission.counts
         if not self._told_never and (never := never_answered(counts.answered, counts.refused)):
             self._told_never = True
-            return WaitRecord(WARNING, f"has no capacity for this account: {never}; calls wait until max_wait")
+            then = f"a call waits for up to {duration(max_wait)} (TIDEGATE_MAX_WAIT), then gets its refusal"
+            return WaitRecord(WARNING, f"has no capacity for this account: {never}; {then}")
         pause, breaker = latest_pause(admission), admission.breaker
         closings = [(pause.until, "pause"), (day_reset(admission), DAY)]
         if not breaker.closed:
@@ -78,7 +82,8 @@ class WaitLog:
         last = admission.unavailability.last if gate != DAY else None
         cause = failure_text(last) if last is not None else ""
         if unreached:
-            then = f"calls wait for {duration(breaker.max_unreached)} from the first error on, then get theirs"
+            most = f"{duration(breaker.max_unreached)} (TIDEGATE_MAX_UNREACHED)"
+            then = f"calls wait for {most} from the first error on, then get theirs"
             return WaitRecord(level, f"never reached: {cause}; is the address right? {then}")
         text = wait_text(gate, tried - now, pause.stated if stated else 0.0, cause)
         calls = f"{waiting} {'call waits' if waiting == 1 else 'calls wait'}"

@@ -319,7 +319,7 @@ class KnownKeys(StepTable):
         """Note for the log that calls wait for the end of a cooldown or an outage, where such a record is due."""
         if self.settings.log:
             queue.wait_log = queue.wait_log or WaitLog()
-            record = queue.wait_log.look(queue.admission, waiting, now)
+            record = queue.wait_log.look(queue.admission, waiting, self.settings.max_wait, now)
             if record is not None:
                 self._records.append(partial(logger.log, record.level, "%s %s", queue.admission.key, record.text))
 

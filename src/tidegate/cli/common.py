@@ -1,4 +1,4 @@
-"""Parts that all commands use: exits in one line, the width of consoles, and the option for a database."""
+"""Parts that all commands use: help, exits in one line, the width of consoles, and the option for a database."""
 
 from __future__ import annotations
 
@@ -8,15 +8,32 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
 from tidegate.admission.redaction import clean
+from tidegate.core.safe_text import printable
 from tidegate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 UNUSABLE = 2
 """Exit code for an unusable value, the same as for an unknown option (click: UsageError.exit_code)."""
+
+
+class CommandGroup(TyperGroup):
+    """Group of commands, whose help has the first sentence of each in full, over several lines where it is long."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a name and a sentence for each command."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in found if command])
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".") + "."
 
 
 def in_one_line(command: Callable[..., None]) -> Callable[..., None]:
@@ -48,6 +65,30 @@ def unbounded(console: AnyConsole) -> AnyConsole:
     if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = UNBOUNDED
     return console
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table; or each of its rows in words, where the terminal is so narrow that cells would be cut."""
+    wide = console.options.update(max_width=UNBOUNDED)
+    if console.measure(table, options=wide).maximum <= console.width:
+        console.print(table)
+        return
+    names = [" ".join(_plain(column.header).split()) for column in table.columns[1:]]
+    rows = zip(*([_plain(cell) for cell in column.cells] for column in table.columns), strict=True)
+    told = (
+        f"{first}: "
+        + ", ".join(f"{name} {', '.join(cell.splitlines())}" for name, cell in zip(names, cells, strict=True) if cell)
+        for first, *cells in rows
+    )
+    for text in (table.title, *told, table.caption):
+        if text:
+            console.print(printable(str(text)), markup=False)
+
+
+def _plain(cell: object) -> str:
+    from rich.text import Text
+
+    return cell.plain if isinstance(cell, Text) else Text.from_markup(str(cell)).plain
 
 
 DATABASE = "tidegate.db"

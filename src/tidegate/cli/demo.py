@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.common import stop, unbounded
+from tidegate.cli.common import print_table, stop, unbounded
 from tidegate.core.snapshot import QuotaSnapshot
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ CAPTION = "best time: of a client that knew every limit from the start; sent per
 
 def results(runs: Sequence[DemoRun]) -> Table:
     """Return a table with one row for each provider and phase; a caption explains the columns."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    # Without padding, 80 columns are enough.
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("", no_wrap=True)
     columns: dict[str, Callable[[DemoRun], str]] = {
         "answered": lambda run: str(run.answered),
@@ -166,7 +167,7 @@ def demo(
     phases: tuple[Phase, ...] = ("plain", "wrapped") if plain else ("wrapped",)
     with _display(console) as on_look:
         runs = run(tracks(rows, seed), phases, on_look)
-    console.print(results(runs))
+    print_table(console, results(runs))
     console.print(verdict(runs), markup=False)
     if plain and not any(run.lost for run in runs):
         console.print("No difference: so few rows fit below the limits; leave out --rows to see one")

@@ -38,9 +38,12 @@ def docs(
         return
     name = page.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
-        near = difflib.get_close_matches(name, pages, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "`tidegate docs` lists the pages"
-        raise ConfigurationError("page", page, f"there is no such page; {hint}")
+        called = [each for each in pages if each.rpartition("/")[2] == name]
+        near = called or difflib.get_close_matches(name, pages, 1)
+        if len(called) != 1:
+            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`tidegate docs` lists the pages"
+            raise ConfigurationError("page", page, f"there is no such page; {hint}")
+        (name,) = called
     text = pages[name].read_text("utf-8")
     if sys.stdout.isatty():
         Console().print(Markdown(text))

@@ -8,11 +8,13 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
 import tidegate
-from tidegate.cli.common import in_one_line
+from tidegate.cli.common import CommandGroup, in_one_line
+
+UsageError: Any = typer.BadParameter.__base__
+"""Error of an option or an argument. The class is named so, as typer brings its own copy of click."""
 
 COMMANDS = {
     "demo": "tidegate.cli.demo",
@@ -28,8 +30,30 @@ COMMANDS = {
 """Module of each command, in the order of the help."""
 
 
-class Commands(TyperGroup):
+class Commands(CommandGroup):
     """Command group that imports a command only when it is named: `tidegate run` precedes every program it starts."""
+
+    def main(self, *positional: Any, **named: Any) -> Any:
+        """Run the command line. A usage error is one line, as every other error of a command."""
+        alone = named.get("standalone_mode", True)
+        named["standalone_mode"] = False
+        if not alone:
+            return super().main(*positional, **named)
+        try:
+            code = super().main(*positional, **named)
+        except UsageError as error:
+            if error.message.startswith("Usage:"):
+                # A group without a command shows its help.
+                error.show()
+                sys.exit(error.exit_code)
+            command = error.ctx.command_path if error.ctx is not None else "tidegate"
+            text = error.format_message().rstrip(".")
+            typer.echo(f"tidegate: {text[:1].lower()}{text[1:]} (`{command} --help` lists what there is)", err=True)
+            sys.exit(error.exit_code)
+        except typer.Abort:
+            typer.echo("tidegate: aborted", err=True)
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*COMMANDS]
@@ -40,16 +64,6 @@ class Commands(TyperGroup):
             if name not in self.commands:
                 self.add_command(_load(name), name)
         return super().get_command(ctx, cmd_name)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the first sentence of each command in full, over several lines where it is long."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in found if command])
-
-
-def _first_sentence(text: str) -> str:
-    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".") + "."
 
 
 def _load(name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.cli.common import stop
-from tidegate.settings import Settings
+from tidegate.settings import Settings, unknown_variables
 
 if TYPE_CHECKING:
     from tidegate.launch.environment import StateFile
@@ -68,6 +68,9 @@ def run(
                 why = "the enclosing `tidegate run` counts the calls; give the options to that one"
                 typer.echo(f"tidegate: --report and --strict ignored: {why}", err=True)
             shown, written, strict = False, None, False
+        if shown:
+            for name, meant in unknown_variables(os.environ).items():
+                typer.echo(f"tidegate: {name} not read: there is no such setting; did you mean {meant}?", err=True)
         options = RunOptions(shown, _kept(state, shown), written, strict, _has_gateway(command, gateway, shown))
         if options.replaces:
             replace(command, environment(os.environ, None))

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.common import unbounded
+from tidegate.cli.common import print_table, unbounded
 from tidegate.errors import ConfigurationError, require
 from tidegate.testing import Counts, Limit, OutageSpan, Scenario, Truth, serve
 from tidegate.testing.limiters import Unit
@@ -25,7 +25,7 @@ RATE = "per window (default: no limit)."
 LATENCY = "Answer after this many seconds: 0.5, uniform:A,B or lognormal:MEDIAN,SIGMA."
 OUTPUT_TOKENS = "Count this many tokens per answer, in the form of --latency (default: a quarter of its characters)."
 OUTAGE = "Fail all calls from second START to END with STATUS (default: 503), or cut connections (drop)."
-CAPTION = "Limits are counted for each key (--scope): a model, and a digest of the credential."
+CAPTION = "Limits are counted for each key (--scope): a model, and a credential by a digest of the simulator alone."
 
 
 def simulate(
@@ -89,7 +89,7 @@ def simulate(
         truth = serve(played, port=port, stop=stopped, on_ready=_announce, log=typer.echo if log else None)
     except OSError as error:
         raise ConfigurationError("port", port, f"it cannot be opened ({error.strerror or error})") from None
-    unbounded(Console()).print(truth_table(truth))
+    print_table(unbounded(Console(highlight=False)), truth_table(truth))
 
 
 LIMITS: dict[str, Unit] = {"rpm": "requests", "tpm": "tokens", "itpm": "input_tokens", "otpm": "output_tokens"}
@@ -153,11 +153,12 @@ def _span(text: str) -> OutageSpan:
 
 
 def _announce(url: str) -> None:
-    typer.echo(f"Simulated provider ready: it answers at {url}, on this machine only; press Ctrl-C to stop it.\n")
-    typer.echo(f"  openai     export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=any")
-    typer.echo(f"  anthropic  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=any")
-    typer.echo(f"  gemini     export GOOGLE_GEMINI_BASE_URL={url} GEMINI_API_KEY=any")
-    typer.echo(f"  bedrock    export AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url} AWS_BEARER_TOKEN_BEDROCK=any\n")
+    typer.echo(f"Simulated provider ready: it answers at {url}, on this machine only; press Ctrl-C to stop it.")
+    typer.echo("A line below, pasted into another terminal, leads the SDK of its name there:\n")
+    typer.echo(f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=any")
+    typer.echo(f"export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=any")
+    typer.echo(f"export GOOGLE_GEMINI_BASE_URL={url} GEMINI_API_KEY=any")
+    typer.echo(f"export AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url} AWS_BEARER_TOKEN_BEDROCK=any\n")
 
 
 def truth_table(truth: Truth) -> Table:
@@ -165,7 +166,7 @@ def truth_table(truth: Truth) -> Table:
     title = f"Ground truth after {truth.elapsed:.1f} s"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.caption, table.caption_justify = CAPTION, "left"
-    table.add_column("key", overflow="fold")
+    table.add_column("key")
     for name in ("received", "answered", "refused", "broken", "abandoned", "peak"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("refused by", no_wrap=True)
@@ -178,5 +179,5 @@ def truth_table(truth: Truth) -> Table:
 def _cells(counts: Counts) -> tuple[str, ...]:
     ends = (counts.answered, counts.refusals, counts.broken, counts.abandoned)
     numbers = (counts.received, *ends, counts.peak_in_flight)
-    # One reason a line: at 80 columns, a column that folds would part a number from its reason.
+    # One reason a line: the table is narrower, and shown as such on more terminals.
     return *map(str, numbers), "\n".join(f"{name} {number}" for name, number in counts.refused.items())

@@ -13,21 +13,21 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.cells import set_cell_size
 
-from tidegate.cli.common import stop
-from tidegate.cli.status_text import by_waiting, heading, lines, outcomes, unreadable
+from tidegate.cli.common import UNBOUNDED, stop
+from tidegate.cli.status_list import ListedLine, ListedRun, folded, is_idle, lines_of, listed, unreadable
 from tidegate.core.safe_text import json_line, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from tidegate.launch.runs import ProgramRun
 
 PERIOD = 1.0
 """Seconds between two pictures. Chosen: that of the live page (`server.limit_history.PERIOD`)."""
@@ -110,8 +110,8 @@ def drawable(fd: int, environ: Mapping[str, str]) -> bool:
     return os.isatty(fd) and environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
-def picture(look: Callable[[], Sequence[ProgramRun]], nothing: str) -> None:
-    """Draw all programs that `look` returns, and `nothing` where there is none, until Ctrl-C.
+def picture(look: Callable[[], Iterable[ListedLine]]) -> None:
+    """Draw the lines that `look` returns until Ctrl-C, and how many more there are where they do not fit.
 
     A separate screen keeps the terminal as it was.
     """
@@ -119,12 +119,17 @@ def picture(look: Callable[[], Sequence[ProgramRun]], nothing: str) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    def drawn() -> RenderableType:
-        title = Text(f"tidegate status · {time.strftime('%H:%M:%S')} · Ctrl-C ends", style="dim")
-        runs = look()
-        return Group(title, *(part for run in runs for part in _program(run)), *([] if runs else [Text(nothing)]))
-
     console = Console(highlight=False)
+
+    def drawn() -> RenderableType:
+        title = ListedLine(f"tidegate status · {time.strftime('%H:%M:%S')} · Ctrl-C ends", "dim")
+        shown = [part for line in (title, *look()) for part in folded(line, console.width)]
+        beyond = len(shown) - console.height
+        if beyond > 0:
+            more = ListedLine(f"… {beyond + 1} more lines: `tidegate status NAME` shows less", "dim")
+            shown[console.height - 1 :] = [more]
+        return Group(*(Text(line.text, line.style, no_wrap=True) for line in shown))
+
     try:
         with Live(drawn(), console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
@@ -134,56 +139,69 @@ def picture(look: Callable[[], Sequence[ProgramRun]], nothing: str) -> None:
         return
 
 
-def _program(run: ProgramRun) -> Iterator[RenderableType]:
-    from rich.text import Text
-
-    now = time.monotonic()
-    yield Text(heading(run), style="bold")
-    for key in by_waiting(run):
-        yield from map(Text, lines(key, now))
-        yield Text(f"    {outcomes(key)}", style="red" if key.counts["given_up"] else "")
-    for line in unreadable(run):
-        yield Text(line, style="red")
-
-
 STDOUT = 1
 
 NOTHING = (
-    "no active run found: `tidegate run` keeps no counts if TIDEGATE_LOG is off; another program that uses tidegate is "
-    "shown from its first call on, unless TIDEGATE_STATUS is off"
+    "no active program found: one is shown from its first call on, `tidegate run` from its start; TIDEGATE_STATUS=off "
+    "and TIDEGATE_LOG=off hide them"
 )
 
 
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per key and line.")] = False,
+    wanted: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME|PID|MODEL]",
+            help="Show only the program of this process; or programs and keys with this text in their name.",
+        ),
+    ] = "",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show idle keys, too: those without a call in the last minute.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per key and line, idle ones included.")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Draw it again each second, until Ctrl-C.")] = False,
 ) -> None:
-    """Show your active programs and experiments: for each key, why its calls wait, until when, and how many."""
+    """Show your active programs and experiments: for each key, why its calls wait, until when, and how many.
+
+    The program and the key in most trouble are first.
+    """
     if os.name != "posix":
         raise stop("status not available: it reads the counts of `tidegate run`, which needs a POSIX system")
     from tidegate.launch.runs import live_runs
-    from tidegate.launch.totals import facts_of
+
+    def look(now: float) -> list[ListedRun]:
+        return listed(live_runs(), now, wanted, everything=everything or as_json)
+
+    def shown(*, with_outcomes: bool) -> Iterable[ListedLine]:
+        now = time.monotonic()
+        found = look(now)
+        nothing = f"no active program or key has {wanted!r} in its name" if wanted else NOTHING
+        return lines_of(found, now, with_outcomes=with_outcomes) if found else [ListedLine(nothing)]
 
     if watch:
         if as_json:
             raise stop("--watch and --json cannot be combined: a picture is for people; leave one of them out")
         if not drawable(STDOUT, os.environ):
             raise stop("status not watched: the output is no terminal; `tidegate status` prints it once")
-        picture(lambda: list(live_runs()), NOTHING)
-        return
+        picture(partial(shown, with_outcomes=True))
+    elif as_json:
+        _print_json(look)
+    else:
+        columns = shutil.get_terminal_size((UNBOUNDED, 0)).columns
+        for line in shown(with_outcomes=False):
+            for part in folded(line, columns):
+                typer.echo(part.text)
+
+
+def _print_json(look: Callable[[float], list[ListedRun]]) -> None:
+    from tidegate.launch.totals import facts_of
+
     now = time.monotonic()
-    found = list(live_runs())
-    for run in found:
-        if not as_json:
-            typer.echo(heading(run))
-        for key in by_waiting(run):
-            if as_json:
-                known = {"pid": run.pid, "command": run.command, "elapsed": run.elapsed, **facts_of(key, now)}
-                typer.echo(json_line(known))
-            else:
-                for line in lines(key, now):
-                    typer.echo(line)
+    for run, keys, _ in look(now):
+        for key in keys:
+            known = {"pid": run.pid, "command": run.command, "elapsed": run.elapsed, "idle": is_idle(key, now)}
+            typer.echo(json_line({**known, **facts_of(key, now)}))
         for line in unreadable(run):
-            typer.echo(line, err=as_json)
-    if not found and not as_json:
-        typer.echo(NOTHING)
+            typer.echo(line, err=True)

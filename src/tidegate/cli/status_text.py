@@ -1,7 +1,4 @@
-"""Texts about the state of calls: the row while a command runs, the line at its end, and the lines of each key.
-
-`status` draws the row and the lines on a terminal.
-"""
+"""Texts about the state of calls: the row while a command runs, which `status` draws, and the line at its end."""
 
 from __future__ import annotations
 
@@ -20,11 +17,7 @@ from tidegate.core.wait_text import (
     awaited,
     clock,
     counted,
-    duration,
-    eta_text,
     never_answered,
-    queue_text,
-    quota_left,
     refusals_text,
     shared_by,
     sized,
@@ -34,7 +27,7 @@ from tidegate.launch.totals import KeyTotal, Totals
 from tidegate.transports.imports import remedy
 
 if TYPE_CHECKING:
-    from tidegate.launch.runs import ProgramRun, Ungoverned
+    from tidegate.launch.runs import Ungoverned
 
 
 SPANS = (2.0, 60.0)
@@ -256,52 +249,3 @@ def without_others(key: KeyTotal) -> str:
     """Return how many processes that share a key an ETA leaves out, since their waiting calls are not known."""
     unseen = key.unseen_members
     return f" without {counted(unseen, 'other process')}" if unseen else ""
-
-
-def heading(run: ProgramRun) -> str:
-    if run.unreadable:
-        return printable(f"{run.command} unreadable: {run.unreadable}; use the `tidegate status` of its environment")
-    return printable(f"{run.command} (pid {run.pid}, running for {duration(run.elapsed)})")
-
-
-def by_waiting(run: ProgramRun) -> list[KeyTotal]:
-    return sorted(run.totals.keys.values(), key=lambda each: (-each.waiting, each.key))
-
-
-def unreadable(run: ProgramRun) -> Iterator[str]:
-    for pid, why in run.totals.unreadable.items():
-        yield f"  counts of process {pid} unreadable: {why}; they are not shown"
-
-
-def lines(key: KeyTotal, now: float) -> Iterator[str]:
-    """Yield one key as lines of text, with its quotas; the reason of a wait goes first."""
-    seen = key.outlook(now)
-    head, ahead = key.head_wait(seen), key.eta(seen)
-    yield f"  {key.key}"
-    if key.waiting or head.gate in CLOSED:
-        yield f"    {wait_text(*head)}"
-    eta = eta_text(ahead.seconds) + ("" if ahead.seconds is None else without_others(key))
-    shared = shared_by(key.members, key.carrier) if key.members > 1 else ""
-    yield f"    {queue_text(key.in_flight, key.slots, key.waiting, eta, shared)}"
-    if text := tokens_text(key.tokens):
-        yield f"    {text}"
-    if text := key.binding_text:
-        yield f"    {text} so far"
-    for quota in seen.quotas:
-        yield f"    {quota_left(quota.usable, quota.name, quota.limit, quota.window)}"
-
-
-def outcomes(key: KeyTotal) -> str:
-    """Return the calls by outcome; those that did not occur are left out, except the answered ones."""
-    counts = key.counts
-    parts = [f"{counts['answered']} of {counted(key.calls, 'call')} answered"]
-    if counts["refused"]:
-        parts.append(f"{counts['refused']} refused, {counts['absorbed']} tried again")
-    for number, text in (
-        (counts["given_up"], "given up"),
-        (counts["failed_calls"], "failed"),
-        (key.abandoned, "abandoned"),
-    ):
-        if number:
-            parts.append(f"{number} {text}")
-    return " · ".join(parts)

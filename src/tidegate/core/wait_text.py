@@ -101,7 +101,7 @@ def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str 
     if gate == "pace":
         return f"learned rate reached{why}: next call {when}"
     if gate and when == "now":
-        return f"{gate} holds back all but the next call: it goes now"
+        return f"{gate}: the next call goes now, those behind it wait"
     return f"{gate} used up: next call {when}" if gate else f"behind earlier calls: next call {when}"
 
 

@@ -310,7 +310,7 @@ class HttpCall(GovernedCall, ABC):
             if body is not None:
                 return self.answered(permit, outcome, body)
         except Exception as error:
-            logger.exception("response not judged: %s was raised; it is handed back unchanged", type(error).__name__)
+            logger.exception("response not judged: %s was raised; it is returned unchanged", type(error).__name__)
             # The stream holds the permit, which only the end of the stream may settle.
             streams = status < 400 and body is None
             return success_outcome(status) if streams else Outcome(Kind.ABANDONED, row="unjudged")

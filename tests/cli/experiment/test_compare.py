@@ -92,6 +92,14 @@ def test_rows_are_matched_by_id_and_means_are_over_what_both_scored(place: Place
     assert (tone["same_labels"], tone["other_labels"]) == (2, 1)
 
 
+def test_experiment_that_is_compared_with_itself_is_told_so(place: Place) -> None:
+    for name in ("before", "after"):
+        rows(place, name, [{"id": "a", "score": 0.5, "tone": "x"}])
+    said = "A and B are the same experiment: it is compared with itself"
+    assert said in place.run("compare", "before", "1").out.splitlines()
+    assert said not in place.run("compare", "before", "after").out
+
+
 def test_evaluations_that_fail_are_counted_and_are_no_score(place: Place) -> None:
     rows(place, "before", [{"id": str(n), "score": 1.0, "tone": "x"} for n in range(4)])
     rows(place, "after", [{"id": str(n), "score": 1.0 if n else None, "tone": "x"} for n in range(4)])

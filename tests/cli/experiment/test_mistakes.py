@@ -44,7 +44,7 @@ def test_an_experiment_that_cannot_be_is_refused_where_it_is_made(place: Place, 
     place.rows(3)
     place.write("my_eval.py", code(arguments))
     done = place.run("run", "my_eval.py")
-    assert done.code == 1
+    assert done.code == 6
     assert said in done.complaint
     assert not (place.path / "tidegate.db").exists()
 
@@ -70,7 +70,7 @@ def test_what_is_no_experiment_is_said_with_what_would_be(place: Place, source: 
     place.write("raising.py", "import os\n\nos.environ['NO_SUCH_VARIABLE']\n")
     place.write("deeper.py", "import raising\n")
     done = place.run("run", source)
-    assert done.code == 1
+    assert done.code == 6
     assert said in done.complaint
     assert not (place.path / "tidegate.db").exists()
 

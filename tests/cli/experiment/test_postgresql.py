@@ -35,7 +35,7 @@ def test_what_holds_on_a_file_holds_on_a_server(place: Place, server: Server, mo
         process.wait(300)
     done = place.process("run", "doubles", TIDEGATE_DB=server.url("postgres"))
     assert (done.code, done.out.splitlines()[0]) == (0, f"doubles: COMPLETED: {ROWS} rows × 2, {ROWS * 2} answered")
-    assert place.run("stop", "doubles").out == "doubles not stopped: its state is COMPLETED\n"
+    assert place.run("stop", "doubles").out == "doubles does not run: its state is COMPLETED\n"
     exported = [json.loads(line) for line in place.run("export", "doubles").out.splitlines()]
     assert sorted((run["row"]["n"], run["repetition"], run["output"]) for run in exported) == [
         (n, repetition, n * 2) for n in range(ROWS) for repetition in (1, 2)

@@ -258,8 +258,8 @@ def test_every_exit_code_has_a_meaning() -> None:
 
 def test_refusals_are_called_retried_only_where_every_row_was_answered() -> None:
     assert refusals(14, summary(Status.COMPLETED, 3)) == "14 refusals retried"
-    assert refusals(1, summary(Status.COMPLETED, 2, parked=1)) == "1 refusal for lack of capacity"
-    assert refusals(3, summary(Status.STOPPED, 3)) == "3 refusals for lack of capacity"
+    assert refusals(1, summary(Status.COMPLETED, 2, parked=1)) == "1 refusal"
+    assert refusals(3, summary(Status.STOPPED, 3)) == "3 refusals"
 
 
 def test_line_and_picture_have_what_is_spent_and_the_budget() -> None:

@@ -92,6 +92,35 @@ def test_an_experiment_whose_credential_is_missing_is_blocked_and_runs_once_it_i
     assert place.run("run", "my_eval.py", NO_SUCH_KEY="here").code == 0
 
 
+CLIENT = """
+import os
+
+if "NO_SUCH_KEY" not in os.environ:
+    raise RuntimeError("Missing credentials. Please pass an `api_key`")
+"""
+
+
+def test_a_missing_credential_ends_code_declaration_and_name_alike(place: Place) -> None:
+    place.doubles(2)
+    text = (place.path / "my_eval.py").read_text()
+    place.write("my_eval.py", text.replace("repetitions=2", "credentials=['NO_SUCH_KEY']"))
+    place.write("client.py", CLIENT + text)
+    place.write(
+        "declared.yaml",
+        "name: declared\ndataset: rows.jsonl\n"
+        "task: {provider: openai, api_key_env: NO_SUCH_KEY, model: m, prompt: '{n}'}\n",
+    )
+    assert place.run("run", "my_eval.py", "--limit", "1", NO_SUCH_KEY="here").code == 0
+    for source in ("my_eval.py", "doubles", "client.py", "declared.yaml"):
+        done = place.run("run", source)
+        assert done.code == 6, source
+        assert "redentials" in done.complaint
+    assert place.shown()["status"] == "STOPPED"
+    said = "not to be continued here: credentials are missing: NO_SUCH_KEY is not set here"
+    assert said in place.run("show", "doubles").out.splitlines()
+    assert said not in place.run("show", "doubles", NO_SUCH_KEY="here").out
+
+
 async def counted_again(url: str) -> None:
     store = await Store.open(url)
     await count_again(store, 1)

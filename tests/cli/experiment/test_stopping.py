@@ -139,7 +139,7 @@ def test_a_stop_from_elsewhere_ends_the_run_and_a_second_one_says_that_it_is_so(
     place.doubles(4)
     assert place.run("run", "my_eval.py").code == 0
     said = place.run("stop", "doubles")
-    assert (said.code, said.out) == (0, "doubles not stopped: its state is COMPLETED\n")
+    assert (said.code, said.out) == (0, "doubles does not run: its state is COMPLETED\n")
 
 
 def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Place) -> None:
@@ -150,7 +150,7 @@ def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Pla
         assert said.code == 0
         assert "doubles stopped: replica" in said.out
         again = place.run("stop", "doubles")
-        assert (again.code, again.out) == (0, "doubles not stopped: its state is STOPPED\n")
+        assert (again.code, again.out) == (0, "doubles does not run: its state is STOPPED\n")
         code, out, err = ended(process)
     assert code == 5
     assert out.splitlines()[0].startswith("doubles: STOPPED: ")
@@ -250,7 +250,7 @@ def test_a_stop_says_once_that_it_waits_and_names_the_state_at_its_end(
 
     monkeypatch.setattr("tidegate.experiments.commands.common.sleep", waited)
     done = place.run("stop", "doubles")
-    assert (done.code, done.out) == (0, "doubles not stopped: its state is COMPLETED\n")
+    assert (done.code, done.out) == (0, "doubles does not run: its state is COMPLETED\n")
     assert (len(waits), done.err.count("a moment ago")) == (3, 1)
 
 

@@ -52,6 +52,8 @@ def explain() -> bool:
     """
     settings = Settings.from_environment()
     _set_output_encoding()
+    if sys.stdin.isatty():
+        print("tidegate: paste an answer as one line of JSON; Ctrl-D ends", file=sys.stderr)  # noqa: T201
     console = Console() if sys.stdout.isatty() else None
     failed = False
     for found in explained(sys.stdin.buffer, settings):

@@ -46,12 +46,12 @@ class Code(IntEnum):
 
 MEANINGS = {
     Code.DONE: "every row (of the first N with `--limit N`) was answered, and every answer judged",
-    Code.FAILED: "the command failed: the database, the dataset or the code is missing, or another process runs it",
+    Code.FAILED: "the command failed: the database or the dataset is missing, or another process runs it",
     Code.UNUSABLE: "an option, a name or a file cannot be used",
     Code.ERRORS: "the run is complete, but rows or evaluations failed or are invalid; `run` tries failed ones again",
     Code.PARKED: "the run is complete, but rows or evaluations are parked; `run` tries them again",
     Code.STOPPED: "it was stopped, here or elsewhere, or its provider was down for `max_outage`; `run` continues it",
-    Code.BLOCKED: "its code or a credential is missing here; `show` names it",
+    Code.BLOCKED: "its code cannot be loaded here, or a credential is missing; the last line names it",
     Code.BROKEN_OFF: "the run ended early: too many failures of one kind in a row, a dataset that cannot be read, "
     "or a database file that was deleted or replaced; correct the cause, then `run` continues it",
     Code.INTERRUPTED: "Ctrl-C before the run began, for example while another process runs it; nothing has changed",

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.common import print_table
 from tidegate.core.safe_text import json_line
 from tidegate.core.token_totals import cost_text, token_facts
 from tidegate.experiments.commands.common import existing, found
@@ -31,9 +32,11 @@ async def compared(
     console = printer()
     for line in _lines(comparison):
         console.print(line, markup=False, soft_wrap=True)
+    if comparison.a.id == comparison.b.id and other_url in (None, url):
+        console.print("A and B are the same experiment: it is compared with itself", markup=False, soft_wrap=True)
     console.print(_sides(comparison))
     if comparison.outputs:
-        console.print(_outputs(comparison))
+        print_table(console, _outputs(comparison))
     for output in comparison.outputs:
         if output.different and rows:
             console.print(_different(output, rows))

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -29,7 +29,7 @@ from tidegate.cli.common import unbounded
 from tidegate.core.safe_text import printable
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
 from tidegate.core.token_totals import TokenTotals, tokens_text
-from tidegate.core.wait_text import RecentRate, clock, wait_text
+from tidegate.core.wait_text import RecentRate, clock, counted, wait_text
 from tidegate.experiments import StageProgress
 from tidegate.experiments.engine.progress import Summary, choice_lines
 from tidegate.experiments.storage import BatchRecord, BatchState, Failure, ResultStatus, Score
@@ -137,12 +137,13 @@ def printer(*, stderr: bool = False) -> Console:
 def table(*names: str, right: Collection[str] = (), whole: Collection[str] = ()) -> Table:
     """Return an empty table. Columns in `right` hold numbers; these and the ones in `whole` never shrink.
 
-    The widest of the others shrinks first: it folds, and a cell made by `cut` ends in an ellipsis.
+    The widest of the others shrinks first: it folds, also within a word. A cell made by `cut` ends in an ellipsis.
     """
     made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in names:
         is_number = name in right
-        made.add_column(name, justify="right" if is_number else "left", no_wrap=is_number or name in whole)
+        justify: Literal["left", "right"] = "right" if is_number else "left"
+        made.add_column(name, justify=justify, no_wrap=is_number or name in whole, overflow="fold")
     return made
 
 
@@ -224,8 +225,7 @@ def spent_text(tokens: TokenTotals, budget: str) -> str:
 
 def refusals(refused: int, summary: Summary) -> str:
     """Return the number of refusals for lack of capacity; they were all retried if every row was answered."""
-    text = f"{refused} {'refusal' if refused == 1 else 'refusals'}"
-    return f"{text} retried" if summary.complete else f"{text} for lack of capacity"
+    return counted(refused, "refusal") + (" retried" if summary.complete else "")
 
 
 def bounds(snapshot: RegistrySnapshot) -> Iterator[str]:

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.common import DATABASE, UNUSABLE, Db, stop
-from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
+from tidegate.cli.common import DATABASE, UNUSABLE, CommandGroup, Db, stop
+from tidegate.errors import CannotLoad, ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
 MAX_DIFFERENT = 100
 """Most rows of one output that `compare` lists."""
@@ -36,7 +36,6 @@ BudgetTokens = Annotated[
     typer.Option("--budget-tokens", min=1, metavar="N", help="Start no row that would exceed this many tokens in all."),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or number of the experiment.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Format(StrEnum):
@@ -124,7 +123,7 @@ def delete(
 def show(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name or number of the experiment.")] = None,
     db: Db = DATABASE,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; of the list, one object per line.")] = False,
     lines: Annotated[
         int, typer.Option("--lines", min=0, max=10_000, help="Show this many of the last log lines.")
     ] = 10,
@@ -151,7 +150,7 @@ def compare(
     rows: Annotated[
         int, typer.Option("--rows", min=0, max=MAX_DIFFERENT, help="List this many of the most different rows.")
     ] = 5,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare two experiments row by row: means with intervals, wins of B, rows that differ most.
 
@@ -198,6 +197,10 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
             command(*positional, **named)
         except (UnknownExperiment, ConfigurationError) as error:
             raise stop(str(error), UNUSABLE) from None
+        except CannotLoad as error:
+            from tidegate.experiments.commands.common import Code
+
+            raise stop(str(error), Code.BLOCKED) from None
         except (StoreError, ExperimentError) as error:
             raise stop(str(error)) from None
 
@@ -205,6 +208,7 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
 
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Run durable experiments: datasets, tasks and evaluators, with their results in a database.",
     no_args_is_help=True,
     add_completion=False,

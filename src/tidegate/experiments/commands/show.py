@@ -12,9 +12,10 @@ from typing import Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from tidegate.cli.common import stop
-from tidegate.core.safe_text import json_line
+from tidegate.core.safe_text import json_line, printable
 from tidegate.core.token_totals import TokenTotals, added, cost_text, token_facts
 from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown
@@ -22,6 +23,7 @@ from tidegate.experiments.commands import display
 from tidegate.experiments.commands.common import Code, after_cooldown, command, existing, found
 from tidegate.experiments.commands.display import cut, printer, table
 from tidegate.experiments.engine.claims import stop_and_delete
+from tidegate.experiments.engine.loader import lacking
 from tidegate.experiments.engine.progress import Summary
 from tidegate.experiments.engine.replica import (
     STALE_SECONDS,
@@ -107,6 +109,10 @@ def _print(
             console.print(f"  {line}", markup=False, soft_wrap=True)
     if stopped:
         console.print(f"stopped by {stopped}", markup=False, soft_wrap=True)
+    credentials: Any = row.spec.get("credentials") or ()
+    missing = lacking(credentials)
+    if missing and missing != row.last_error and row.status is not Status.RUNNING and not summary.complete:
+        console.print(f"not to be continued here: {missing}", markup=False, soft_wrap=True)
     for each_table in display.tables(summary, failures):
         console.print(each_table)
     for each_line in display.calls(summary):
@@ -193,7 +199,7 @@ async def listed(url: str, as_json: bool) -> None:
         console.print(_table(rows, tallies, spent, reasons if wide else None, narrow=narrow))
         for row, reason in zip(rows, reasons, strict=True):
             if reason and not wide:
-                console.print(cut(f"{row.name}: {reason}"), no_wrap=True, overflow="ellipsis")
+                console.print(Text(" ".join(printable(f"{row.name}: {reason}").split())))
     else:
         typer.echo("no experiments in this database; `tidegate experiment run` adds one")
 
@@ -251,14 +257,13 @@ def _table(
         tasks = _of_tasks(tallies[row.id])
         failed, parked = _failures(tallies[row.id])
         cells = [
-            row.name,
             state_text(row),
             f"{tasks.counts.get('ok', 0)}/{row.rows * row.repetitions}",
             *(() if narrow else (str(failed), str(parked))),
             *([cost_text(spent[row.id], least="≥ ") or display.NOTHING] if cost else []),
             *([] if reasons is None else [f"{row.created_on.astimezone():%Y-%m-%d %H:%M}", reasons[place]]),
         ]
-        made.add_row(*map(cut, cells))
+        made.add_row(Text(printable(row.name)), *map(cut, cells))
     return made
 
 
@@ -280,7 +285,7 @@ async def stop_named(name: str, url: str) -> int:
         # The state may have changed during a cooldown.
         now = await found(store, name) if toggled is Toggle.ALREADY else row
     if toggled is Toggle.ALREADY:
-        typer.echo(f"{row.name} not stopped: its state is {now.status}")
+        typer.echo(f"{row.name} does not run: its state is {now.status}")
     elif row.status is Status.RUNNING:
         typer.echo(f"{row.name} stopped: replica {row.claimed_by} ends its run at the next heartbeat")
     else:

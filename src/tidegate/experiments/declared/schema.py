@@ -171,7 +171,7 @@ class Document:
     def _unreadable(self, error: yaml.MarkedYAMLError) -> ConfigurationError:
         mark = error.problem_mark or error.context_mark
         where = f"{self.name}, line {mark.line + 1}" if mark is not None else self.name
-        return ConfigurationError(where, "the text", f"it is not YAML: {error.problem or error.context}")
+        return ConfigurationError(where, "the file", f"it is not YAML: {error.problem or error.context}")
 
 
 def _parts(node: Node) -> Iterator[tuple[str | int, Node, Node]]:
