@@ -15,9 +15,10 @@ import inspect
 import json
 import sys
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, is_dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -78,6 +79,23 @@ def missing(dataset: Dataset) -> None:
     """Raise `CannotRead` if a dataset's file is missing or has an unknown format, as reading it would."""
     if isinstance(dataset, str | Path):
         _opened(dataset)
+
+
+def first_rows(dataset: Dataset, limit: int) -> tuple[list[NewRow], int | None]:
+    """Return the first rows of a file, and the number of all; no row, and the number if known, of another source.
+
+    Raise `CannotRead` as reading it would.
+    """
+    if isinstance(dataset, str | Path):
+        rows = _opened(dataset)
+        first = list(islice(rows, limit))
+        path = Path(dataset).expanduser()
+        if path.suffix.lower() in JSONL:
+            # Lines are counted without being parsed: a dataset may have millions.
+            with path.open("rb") as file:
+                return first, sum(not line.isspace() for line in file)
+        return first, len(first) + sum(1 for _ in rows)
+    return [], len(dataset) if isinstance(dataset, Sized) else None
 
 
 def _opened(dataset: Any) -> Iterator[NewRow]:
