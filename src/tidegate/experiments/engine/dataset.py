@@ -18,7 +18,6 @@ import threading
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, is_dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -82,13 +81,18 @@ def missing(dataset: Dataset) -> None:
 
 
 def first_rows(dataset: Dataset, limit: int) -> tuple[list[NewRow], int | None]:
-    """Return the first rows of a file, and the number of all; no row, and the number if known, of another source.
+    """Return the first rows of a file, a batch at most, and the number of all rows.
 
-    Raise `CannotRead` as reading it would.
+    Of another source, return no row, and the number only where it is known without reading. Raise `CannotRead` as
+    reading it would.
     """
     if isinstance(dataset, str | Path):
         rows = _opened(dataset)
-        first = list(islice(rows, limit))
+        first: list[NewRow] = []
+        held = 0
+        while held < BATCH_BYTES and len(first) < limit and (row := next(rows, None)) is not None:
+            first.append(row)
+            held += weight(row.body)
         path = Path(dataset).expanduser()
         if path.suffix.lower() in JSONL:
             # Lines are counted without being parsed: a dataset may have millions.

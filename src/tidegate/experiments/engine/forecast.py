@@ -16,9 +16,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.cost_estimator import OUTPUT_PRIOR, CostEstimator
 from tidegate.core.saved_state import ANSWER, SECONDS, SavedKey, SavedQuota
-from tidegate.core.values import HOLDING, INFINITY, Cost, Key, Unit
+from tidegate.core.values import HOLDING, INFINITY, Cost, Key, RequestFacts, Unit
 from tidegate.core.wait_text import MINUTE, Eta, QueueForecast, QuotaForecast, awaited, estimate_eta, sized
+from tidegate.providers import Provider, estimate
 
 ERRORS = 2.0
 """Standard errors on either side of a mean that a range covers. Derived: 95 of 100 ranges hold the true mean."""
@@ -60,6 +62,17 @@ def likely_mean(sample: Sequence[float], population: int) -> Range:
     # The correction for a finite population: what is in the sample is known.
     error = ERRORS * math.sqrt(variance / count * (1.0 - count / population))
     return Range(max(0.0, mean - error), mean, mean + error)
+
+
+LEARNED_OUTPUT = Range(0.8, 1.0, 1.25)
+"""Range of the mean output that an earlier run has learned, as factors. Derived: it is the mean of about ten answers,
+whose lengths vary by 40 %."""
+
+ASSUMED_OUTPUT = Range(1.0 / OUTPUT_PRIOR, 1.0, 4.0)
+"""The same before the first answer: from one token to a long answer."""
+
+ESTIMATE = "estimate"
+"""Gate of a saved key with what it has learned of the tokens of its calls."""
 
 
 class KeyLimits(NamedTuple):
@@ -112,6 +125,36 @@ class CallCosts(NamedTuple):
         share = self.calls / calls
         pairs = zip(self[1:], other[1:], strict=True)
         return CallCosts(calls, *(one.times(share).plus(another.times(1.0 - share)) for one, another in pairs))
+
+
+def expected_costs(
+    provider: Provider,
+    facts: Sequence[RequestFacts],
+    calls: int | None,
+    saved: SavedKey,
+    measured: tuple[Range, Range] | None,
+) -> CallCosts:
+    """Return the costs of so many calls (None: unknown) of one key, by the facts of a sample of at least one request.
+
+    The input follows from the lengths of the requests, as the key has learned to estimate it. `measured` are the tokens
+    of a call, in and out, by stored answers: they tell the output, and the input where the key has learned nothing.
+    """
+    learned = saved.gates.get(ESTIMATE, {})
+    bound = facts[0].max_output_tokens
+    estimator = CostEstimator()
+    estimator.seed(learned, 0.0)
+    chars = likely_mean([each.input_chars for each in facts], len(facts) if calls is None else calls)
+    output = (LEARNED_OUTPUT if learned else ASSUMED_OUTPUT).times(estimator.output_for(bound))
+    if measured is not None:
+        into, output = measured
+        if not learned:
+            estimator.seed({"chars_per_token": chars.middle / max(1.0, into.middle)}, 0.0)
+            chars = into.times(estimator.chars_per_token)
+    costs = []
+    for length, written in zip(chars, output, strict=True):
+        estimator.mean_output = written
+        costs.append(estimate(provider, facts[0]._replace(input_chars=round(length)), estimator))
+    return CallCosts(calls or 0, *costs)
 
 
 class TimeForecast(NamedTuple):
