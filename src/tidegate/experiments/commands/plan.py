@@ -183,14 +183,14 @@ class Plan:
 
 
 def _tokens_text(stage: StagePlan) -> str:
-    calls = counted(stage.items, "call") if stage.items is not None else "calls"
     if stage.tokens is None:
-        return f"{calls if stage.costs else 'its calls'} {LATER}" + (f": {stage.why}" if stage.why else "")
+        return f"{stage.why}: {LATER}"
+    noun = "item" if stage.costs is None else "call"
+    items = f"{noun}s" if stage.items is None else counted(stage.items, noun)
     into, out = stage.tokens
-    written = f"{out.middle:.0f} output tokens" + (" (assumed)" if stage.guessed else "")
-    each = f"about {into.middle:.0f} input + {written}"
-    in_all = "" if stage.items is None else f" each, {amount((into.middle + out.middle) * stage.items)} in all"
-    return f"{calls} of {each}{in_all}" + (f"; {stage.why}" if stage.why else "")
+    assumed = " (assumed)" if stage.guessed else ""
+    each = f"{items} of about {into.middle:.0f} input + {out.middle:.0f} output tokens{assumed}"
+    return each if stage.items is None else f"{each}, {amount((into.middle + out.middle) * stage.items)} in all"
 
 
 def _range_text(amounts: Range, text: Any) -> str:
@@ -318,7 +318,7 @@ def _of_function(name: str, items: int | None, spent: Sequence[TokenTotals], *, 
     why = "its calls are in your code"
     if not spent:
         return StagePlan(name, items, why=why, asks=asks)
-    return StagePlan(name, items, tokens=_measured(spent, items), usd=_paid(spent, items), why=why)
+    return StagePlan(name, items, tokens=_measured(spent, items), usd=_paid(spent, items))
 
 
 def _measured(spent: Sequence[TokenTotals], items: int | None, calls: bool = False) -> tuple[Range, Range]:
