@@ -133,7 +133,7 @@ def test_the_cost_is_that_of_the_rows_that_are_left(place: Place, provider: Simu
     prices = {f"compatible/{name}": {"input": 1.0, "output": 10.0} for name in ("some-model", "other-model")}
     place.write("prices.json", json.dumps(prices))
     assert place.process("run", "experiment.yaml", "--limit", "10", TIDEGATE_PRICES="prices.json").code == 0
-    paid = place.shown("asked")["tokens"]["cost"]
+    paid = place.shown("asked")["stats"]["cost"]
     assert paid > 0.0
     done = place.process("plan", "experiment.yaml", "--json", TIDEGATE_PRICES="prices.json")
     plan = json.loads(done.out)
@@ -197,7 +197,7 @@ def test_stored_results_of_a_task_in_code_tell_the_tokens_of_an_item_and_not_the
     place.rows(20)
     place.write("my_eval.py", IN_CODE.format(url=provider.openai_url))
     assert place.process("run", "my_eval.py", "--limit", "5").code == 0
-    spent = place.shown("in-code")["tokens"]
+    spent = place.shown("in-code")["stats"]
     lines = place.run("plan", "my_eval.py").out.splitlines()
     assert lines[0] == "in-code: 20 rows, 15 to answer"
     into, out = spent["input_tokens"] / 5, spent["output_tokens"] / 5
