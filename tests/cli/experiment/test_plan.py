@@ -16,7 +16,8 @@ from tests.cli.experiment.commands import Place
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
 from tidegate.experiments import Progress, StageProgress
-from tidegate.experiments.commands.plan import Correction, planned
+from tidegate.experiments.commands.common import existing
+from tidegate.experiments.commands.plan import Correction, Plan, planned
 from tidegate.experiments.declared import from_file
 from tidegate.experiments.storage import ResultStatus
 from tidegate.testing import Call, Limit, Scenario, Simulator, ideal_makespan
@@ -71,11 +72,14 @@ def declare(place: Place, simulator: Simulator, *, rows: int, judge: bool = Fals
     place.write("experiment.yaml", text + (JUDGE.format(url=simulator.openai_url) if judge else ""))
 
 
-def told(place: Place, *words: str, **env: str) -> dict[str, Any]:
-    done = place.run("plan", "experiment.yaml", "--json", *words, **env)
-    assert done.code == 0, done.err
-    found: dict[str, Any] = json.loads(done.out)
-    return found
+def plan_of(place: Place, limit: int | None = None) -> Plan:
+    """The plan of the experiment in its file, by what the database has."""
+
+    async def read() -> Plan:
+        async with existing("tidegate.db", to_read=True) as store:
+            return await planned(from_file(place.path / "experiment.yaml"), store, None, limit)
+
+    return asyncio.run(read())
 
 
 def test_before_the_first_answer_a_plan_says_what_is_unknown_and_sends_nothing(
@@ -104,12 +108,13 @@ def test_a_plan_knows_what_an_earlier_run_has_learned_and_is_right_within_15_per
 ) -> None:
     declare(place, provider, rows=620)
     assert place.process("run", "experiment.yaml", "--limit", "20").code == 0
-    plan = told(place)
-    (task,) = plan["stages"]
-    assert (task["items"], task["limits"], plan["bound_by"]) == (600, ["60 requests/min"], "60 requests/min")
+    plan = plan_of(place)
+    (task,), time = plan.stages, plan.time
+    assert time is not None
+    assert (task.items, task.limits.texts, time.bound_by) == (600, ["60 requests/min"], "60 requests/min")
     truth = ideal_makespan(SCENARIO, [Call(10)] * 600)
-    assert plan["seconds"]["low"] <= plan["seconds"]["middle"] <= plan["seconds"]["high"]
-    assert plan["seconds"]["middle"] == pytest.approx(truth, rel=0.15)
+    assert time.seconds.low <= time.seconds.middle <= time.seconds.high
+    assert time.seconds.middle == pytest.approx(truth, rel=0.15)
     done = place.run("plan", "asked")
     assert done.out.splitlines()[0] == "asked: 620 rows, 600 to answer"
     assert "limits of compatible · 127.0.0.1:" in done.out
@@ -121,9 +126,10 @@ def test_another_experiment_of_the_database_tells_the_limits_too(place: Place, p
     assert place.process("run", "experiment.yaml", "--limit", "5").code == 0
     renamed = (place.path / "experiment.yaml").read_text().replace("name: asked", "name: other")
     place.write("experiment.yaml", renamed)
-    plan = told(place, "--limit", "90")
-    assert (plan["name"], plan["rows"], plan["stages"][0]["items"]) == ("other", 90, 90)
-    assert plan["bound_by"] == "60 requests/min"
+    lines = place.run("plan", "experiment.yaml", "--limit", "90").out.splitlines()
+    assert lines[0] == "other: 90 rows, 90 to answer"
+    assert lines[3].startswith("time: about ")
+    assert lines[3].endswith(", bound by 60 requests/min")
     stored = (place.path / "tidegate.db").read_bytes()
     assert b"k-a-secret" not in stored
 
@@ -135,11 +141,13 @@ def test_the_cost_is_that_of_the_rows_that_are_left(place: Place, provider: Simu
     assert place.process("run", "experiment.yaml", "--limit", "10", TIDEGATE_PRICES="prices.json").code == 0
     paid = place.shown("asked")["stats"]["cost"]
     assert paid > 0.0
-    done = place.process("plan", "experiment.yaml", "--json", TIDEGATE_PRICES="prices.json")
-    plan = json.loads(done.out)
-    assert [each["items"] for each in plan["stages"]] == [30, 30]
-    assert plan["usd"]["middle"] == pytest.approx(3.0 * paid, rel=0.05)
-    assert plan["usd"]["low"] <= plan["usd"]["middle"] <= plan["usd"]["high"]
+
+    lines = place.process("plan", "experiment.yaml", TIDEGATE_PRICES="prices.json").out.splitlines()
+    assert lines[0] == "asked: 40 rows, 30 to answer, 30 to judge"
+    found = re.fullmatch(r"cost: about \$([\d.]+).*", lines[-1])
+    assert found is not None
+    # Texts have two digits.
+    assert float(found[1]) == pytest.approx(3.0 * paid, rel=0.1)
 
 
 def test_a_run_begins_with_its_plan(place: Place, provider: Simulator) -> None:

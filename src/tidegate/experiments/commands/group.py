@@ -43,6 +43,7 @@ Source = Annotated[
         "experiment of the database.",
     ),
 ]
+FirstRows = Annotated[int | None, typer.Option("--limit", min=1, help="Take only the first N rows.", metavar="N")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or number of the experiment.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -62,7 +63,7 @@ def run(
     source: Source,
     db: Db = DATABASE,
     max_concurrency: Slots = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Run only the first N rows.", metavar="N")] = None,
+    limit: FirstRows = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Ask all again, as a new experiment NAME-2; the old one stays.")
     ] = False,
@@ -99,10 +100,7 @@ def plan(
     source: Source,
     db: Db = DATABASE,
     max_concurrency: Slots = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Plan only the first N rows.", metavar="N")
-    ] = None,
-    as_json: AsJson = False,
+    limit: FirstRows = None,
 ) -> None:
     """Print what a run would ask, how long it takes, what it waits for, and what it costs; nothing is sent.
 
@@ -112,7 +110,7 @@ def plan(
     """
     from tidegate.experiments.commands.plan import print_plan
 
-    raise typer.Exit(print_plan(source, db, max_concurrency, limit, as_json))
+    print_plan(source, db, max_concurrency, limit)
 
 
 def stop_(name: Name, db: Db = DATABASE) -> None:

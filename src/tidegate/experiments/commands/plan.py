@@ -13,19 +13,17 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-import typer
-
 import tidegate
 from tidegate import providers
 from tidegate.admission.accounts import account_of, shared_by
-from tidegate.admission.saved_state import MAX_AGE, LearnedKey, LearnedState
+from tidegate.admission.saved_state import MAX_AGE, LearnedState
 from tidegate.cli.common import stop
 from tidegate.core.cost_estimator import OUTPUT_PRIOR, CostEstimator
 from tidegate.core.saved_state import SavedKey
 from tidegate.core.token_totals import NANO, TokenTotals, dollars
 from tidegate.core.values import Key, RequestFacts, Usage
 from tidegate.core.wait_text import amount, clock, counted, duration
-from tidegate.errors import CannotLoad, CannotRead
+from tidegate.errors import CannotLoad
 from tidegate.experiments import Experiment, Progress
 from tidegate.experiments.commands.common import Code, existing, install, is_there, loaded
 from tidegate.experiments.commands.display import printer
@@ -157,30 +155,6 @@ class Plan:
         left = [f"{self.stages[TASK].items} to answer", *([f"{judgements} to judge"] if judgements else [])]
         return f"{counted(self.rows, 'row')}{times}, {', '.join(left)}"
 
-    def to_json(self) -> dict[str, Any]:
-        seconds, usd = self.time.seconds if self.time else None, self.usd
-        stages = [
-            {
-                "stage": each.name,
-                "items": each.items,
-                "key": None if each.key is None else str(each.key),
-                "limits": each.limits.texts,
-                "input_tokens": None if each.tokens is None else each.tokens[0]._asdict(),
-                "output_tokens": None if each.tokens is None else each.tokens[1]._asdict(),
-            }
-            for each in self.stages
-        ]
-        return {
-            "name": self.name,
-            "rows": self.rows,
-            "repetitions": self.repetitions,
-            "stages": stages,
-            "seconds": None if seconds is None else seconds._asdict(),
-            "unlimited": list(self.unlimited),
-            "bound_by": self.time.bound_by if self.time else None,
-            "usd": None if usd is None else usd._asdict(),
-        }
-
 
 def _tokens_text(stage: StagePlan) -> str:
     if stage.tokens is None:
@@ -198,19 +172,14 @@ def _range_text(amounts: Range, text: Any) -> str:
     return f"about {middle}" + (f" ({low} to {high})" if low != high else "")
 
 
-def print_plan(source: str, url: str, at_once: int | None, limit: int | None, as_json: bool) -> int:
-    """Print the plan of the experiment at `source`, of its first `limit` rows. Return the exit code."""
+def print_plan(source: str, url: str, at_once: int | None, limit: int | None) -> None:
+    """Print the plan of the experiment at `source`, of its first `limit` rows."""
     install()
-    experiment, row = loaded(source, url, to_read=True)
-    if row is None and (reason := lacking(experiment.credentials)):
+    experiment, _ = loaded(source, url, to_read=True)
+    if reason := lacking(experiment.credentials):
         raise stop(str(CannotLoad(source, reason)), Code.BLOCKED)
-    plan = asyncio.run(_read_and_plan(experiment, url, at_once, limit))
-    if as_json:
-        typer.echo(json.dumps(plan.to_json()))
-        return Code.DONE
-    for line in plan.lines():
+    for line in asyncio.run(_read_and_plan(experiment, url, at_once, limit)).lines():
         printer().print(line, markup=False, soft_wrap=True)
-    return Code.DONE
 
 
 async def _read_and_plan(experiment: Experiment, url: str, at_once: int | None, limit: int | None) -> Plan:
@@ -237,33 +206,29 @@ async def first_lines(experiment: Experiment, store: Store, at_once: int | None,
 async def planned(experiment: Experiment, store: Store | None, at_once: int | None, limit: int | None) -> Plan:
     """Return the plan of what is left of an experiment, which the `store` need not have."""
     row = await store.experiments.find(experiment.name) if store is not None else None
-    try:
-        sample, rows = await asyncio.to_thread(first_rows, experiment.dataset, SAMPLE_ROWS)
-    except CannotRead:
-        if row is None or not row.complete:
-            raise
-        sample, rows = [], row.rows
+    counts, spent = ResultCounts(0, {}, {}), dict[str, list[TokenTotals]]()
+    names = [TASK_STAGE, *(each.name for each in experiment.evaluators)]
+    if store is not None and row is not None:
+        counts = await store.reports.counts(row.id)
+        for name in names:
+            last = await store.usages.last_spent(row.id, name, SAMPLE_ROWS)
+            spent[name] = [each for each in last if each.metered]
+    sample, rows = await asyncio.to_thread(first_rows, experiment.dataset, SAMPLE_ROWS)
     rows = row.rows if row is not None and row.complete else rows
     rows = rows if limit is None or rows is None else min(rows, limit)
-    counts = await store.reports.counts(row.id) if store is not None and row is not None else ResultCounts(0, {}, {})
-    known = _newest([LearnedState(), *(await _states(store))], datetime.now(UTC))
-    names = [TASK_STAGE, *(each.name for each in experiment.evaluators)]
+    known = _newest(await _states(store), datetime.now(UTC))
     stages: list[StagePlan] = []
     for index, name in enumerate(names):
-        items = _items_left(experiment, rows, counts, index)
-        spent = (
-            await store.usages.last_spent(row.id, name, SAMPLE_ROWS) if store is not None and row is not None else ()
-        )
-        spent = [each for each in spent if each.metered]
+        items, stored = _items_left(experiment, rows, counts, index), spent.get(name, [])
         if not isinstance(experiment, Declared):
             judged = counts.runs if index == TASK else counts.annotations.get(name, {})
-            stages.append(_of_function(name, items, spent, asks=bool(spent) or not judged.get(ResultStatus.OK)))
+            stages.append(_of_function(name, items, stored, asks=bool(stored) or not judged.get(ResultStatus.OK)))
             continue
         answer = stages[TASK].tokens if index else None
         written = OUTPUT_PRIOR if answer is None else answer[1].middle
         bodies = [each.body for each in sample if each.invalid is None]
         requests, why = await _requests(experiment, index, bodies, written)
-        stages.append(_of_requests(name, items, requests, spent, known, experiment.batch and index == TASK, why))
+        stages.append(_of_requests(name, items, requests, stored, known, experiment.batch and index == TASK, why))
     bounds = [each for each in (at_once, experiment.max_concurrency) if each is not None]
     time, unlimited = (None, ()) if experiment.batch else _time(stages, min(bounds, default=None))
     return Plan(experiment.name, rows, experiment.repetitions, tuple(stages), time, unlimited, experiment.batch)
@@ -283,12 +248,10 @@ async def _states(store: Store | None) -> list[LearnedState]:
 
 def _newest(states: Iterable[LearnedState], today: datetime) -> dict[Key, tuple[SavedKey, float]]:
     """Return what was learned last of each key, and its age in seconds; credentials are not told apart."""
-    newest: dict[Key, LearnedKey] = {}
-    for each in (key for state in states for key in state.keys):
-        if today - each.taken_on <= MAX_AGE and (each.key not in newest or newest[each.key].taken_on < each.taken_on):
-            newest[each.key] = each
-    ages = {key: max(0.0, (today - each.taken_on).total_seconds()) for key, each in newest.items()}
-    return {key: (each.learned, ages[key]) for key, each in newest.items()}
+    found = sorted((each for state in states for each in state.keys), key=lambda each: each.taken_on)
+    newest = {each.key: each for each in found}
+    ages = {key: today - each.taken_on for key, each in newest.items()}
+    return {key: (newest[key].learned, max(0.0, age.total_seconds())) for key, age in ages.items() if age <= MAX_AGE}
 
 
 def _items_left(experiment: Experiment, rows: int | None, counts: ResultCounts, stage: int) -> int | None:
@@ -321,12 +284,10 @@ def _of_function(name: str, items: int | None, spent: Sequence[TokenTotals], *, 
     return StagePlan(name, items, tokens=_measured(spent, items), usd=_paid(spent, items))
 
 
-def _measured(spent: Sequence[TokenTotals], items: int | None, calls: bool = False) -> tuple[Range, Range]:
-    """Return the tokens of an item, or of one of its calls, by those of the last items."""
-    share = [each.metered if calls else 1 for each in spent]
+def _measured(spent: Sequence[TokenTotals], items: int | None) -> tuple[Range, Range]:
+    """Return the tokens of an item, in and out, by those of the last items."""
     population = len(spent) + (items or len(spent))
-    into = [each.input_tokens / by for each, by in zip(spent, share, strict=True)]
-    out = [each.output_tokens / by for each, by in zip(spent, share, strict=True)]
+    into, out = [each.input_tokens for each in spent], [each.output_tokens for each in spent]
     return likely_mean(into, population), likely_mean(out, population)
 
 
@@ -355,15 +316,15 @@ def _of_requests(
     limits = limits_of(saved, age)
     if of_account is not None:
         limits = limits._replace(quotas=(*limits.quotas, *limits_of(of_account, account_age).quotas))
-    measured = _measured(spent, items, calls=True) if spent else None
+    measured = _measured(spent, items) if spent else None
     calls = expected_costs(provider, facts, items, saved, measured)
     costs = calls[1:]
     price = providers.price_of(provider.name, facts[0].model)
-    usages = [Usage(round(each.input_estimate), round(each.output_estimate)) for each in costs]
-    usd = None if price is None else Range(*(price.nanodollars(each, batch) * NANO for each in usages))
-    if spent and (paid := _paid(spent, items)) is not None:
-        usd = paid
     tokens = Range(*(each.input_estimate for each in costs)), Range(*(each.output_estimate for each in costs))
+    usages = [Usage(round(into), round(out)) for into, out in zip(*tokens, strict=True)]
+    usd = _paid(spent, items) if spent else None
+    if usd is None and price is not None:
+        usd = Range(*(price.nanodollars(each, batch) * NANO for each in usages))
     guessed = measured is None and ESTIMATE not in saved.gates
     return StagePlan(name, items, key, limits, max(age, account_age), tokens, usd, calls, guessed=guessed)
 

@@ -206,7 +206,7 @@ class RunState(ABC):
         """Queue the statistics of the claim so far, which stay where the process is killed."""
         if not self.contributes:
             stats = self.audit.stats(self.tally.added, self.shared.loop.time())
-            self.put(None, ClaimStats(self.id, self.claim.epoch, {**stats.stored(), **self._learned()}, ended=False))
+            self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored(), ended=False))
 
     def put_end(self) -> None:
         """Queue the statistics of the claim and the line of the log that ends it."""
