@@ -310,3 +310,18 @@ def test_file_above_the_bound_is_refused_unread(tmp_path: Path) -> None:
         file.truncate(1 << 29)
     with pytest.raises(ValueError, match=r"^learned state not read: it is larger than \d+ bytes$"):
         LearnedState.read(path)
+
+
+def test_the_keys_of_a_provider_are_kept_without_any_digest() -> None:
+    one = registry(digest_key="common")
+    key = key_of(one)
+    state = teach(one, key, key._replace(provider="other"))
+    assert [each.key.credential for each in state.keys] != ["", ""]
+    assert [each.key for each in state.of_providers({key.provider}).keys] == [key._replace(credential="")]
+    assert state.of_providers({key.provider}).digests == ""
+
+
+def test_a_state_tells_how_long_an_answer_took() -> None:
+    one = registry()
+    (learned,) = teach(one, key_of(one)).keys
+    assert learned.gates["answer"].keys() == {"seconds"}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.runner.scene import in_loop
 from tidegate.errors import CannotRead
-from tidegate.experiments.engine.dataset import batches
+from tidegate.experiments.engine.dataset import batches, first_rows
 from tidegate.experiments.engine.experiment import Dataset
 from tidegate.experiments.storage import NewRow
 
@@ -86,6 +86,28 @@ def test_each_kind_of_bad_csv_row_is_a_row_with_its_line_and_reason(tmp_path: Pa
 def test_an_empty_file_has_no_rows(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     assert of(tmp_path / name) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.jsonl", '{"n": "0"}\n\n{"n": "1"}\n  \nno json\n{"n": "3"}'),
+        ("rows.csv", "n\n0\n\n1\n2,2\n3\n"),
+    ],
+)
+def test_the_first_rows_of_a_file_come_with_the_number_of_all(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    first, count = first_rows(path, 2)
+    assert ([row.body for row in first], count) == ([{"n": "0"}, {"n": "1"}], 4)
+    assert len(of(path)) == 4
+
+
+def test_of_a_source_that_can_be_read_once_only_the_number_is_known_if_that() -> None:
+    assert first_rows([1, 2, 3], 2) == ([], 3)
+    once = iter([1, 2, 3])
+    assert first_rows(once, 2) == ([], None)
+    assert list(once) == [1, 2, 3]
 
 
 @dataclass

@@ -8,7 +8,7 @@ import tidegate
 from tests.core.values import KEY, answer, bucket
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Cost, Key
-from tidegate.experiments.engine.progress import RestForecast
+from tidegate.experiments.engine.forecast import RestForecast
 from tidegate.testing import VirtualClock
 
 OTHER = Key("provider", "https://provider.test", "0123456789abcdef", "judge")
@@ -32,7 +32,7 @@ def limited(registry: RateLimitRegistry, key: Key = KEY, limit: float = 120.0, c
 
 def test_rest_takes_as_long_as_the_quota_and_not_as_the_burst_before_it(registry: RateLimitRegistry) -> None:
     limited(registry)
-    rest = RestForecast(registry).seconds([(KEY, Cost(), 130, 230)])
+    rest = RestForecast(registry).rest([(KEY, Cost(), 130, 230)]).seconds
     assert rest == pytest.approx(115.0, abs=0.5)
 
 
@@ -41,21 +41,21 @@ def test_stages_of_one_key_add_up_and_those_of_several_go_on_together(registry: 
     limited(registry, OTHER, 60.0)
     forecast = RestForecast(registry)
     both = [(KEY, Cost(), 0, 60), (KEY, Cost(), 0, 60)]
-    assert forecast.seconds(both) == pytest.approx(60.0, abs=0.5)
-    assert forecast.seconds([*both, (OTHER, Cost(), 0, 90)]) == pytest.approx(90.0, abs=0.5)
+    assert forecast.rest(both).seconds == pytest.approx(60.0, abs=0.5)
+    assert forecast.rest([*both, (OTHER, Cost(), 0, 90)]).seconds == pytest.approx(90.0, abs=0.5)
 
 
 def test_items_of_several_calls_take_as_many_times_as_long(registry: RateLimitRegistry) -> None:
     limited(registry)
     forecast = RestForecast(registry)
-    assert forecast.seconds([(KEY, Cost(), 5, 60)]) == pytest.approx(30.0, abs=0.5)
+    assert forecast.rest([(KEY, Cost(), 5, 60)]).seconds == pytest.approx(30.0, abs=0.5)
     registry._queues[KEY].admission.counts.answered += 30
-    assert forecast.seconds([(KEY, Cost(), 15, 60)]) == pytest.approx(90.0, abs=0.5)
+    assert forecast.rest([(KEY, Cost(), 15, 60)]).seconds == pytest.approx(90.0, abs=0.5)
 
 
 def test_unknown_key_foretells_nothing_unless_its_stage_is_done(registry: RateLimitRegistry) -> None:
     limited(registry)
     forecast = RestForecast(registry)
-    assert forecast.seconds([(KEY, Cost(), 0, 9), (None, None, 0, 1)]) is None
-    assert forecast.seconds([(OTHER, Cost(), 0, 9)]) is None
-    assert forecast.seconds([(None, None, 9, 0)]) == 0.0
+    assert forecast.rest([(KEY, Cost(), 0, 9), (None, None, 0, 1)]).seconds is None
+    assert forecast.rest([(OTHER, Cost(), 0, 9)]).seconds is None
+    assert forecast.rest([(None, None, 9, 0)]).seconds == 0.0

@@ -116,6 +116,7 @@ async def test_rest_is_foretold_beside_an_evaluator_that_makes_no_calls(tmp_path
         assert seen is not None
         # 53 rows are not started, at two a second.
         assert seen.rest == pytest.approx(53 / 2, rel=0.1)
+        assert seen.bound_by == "120 requests/min"
         await runner.shutdown(0.0)
 
 

@@ -15,7 +15,7 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -173,6 +173,10 @@ class LearnedState(_Frozen):
             rest = [each.named(_at(each.key)) for each in rest]
         rest = [each for each in rest if each.key not in same]
         return LearnedState(digests=self.digests, keys=(*rest, *self.keys)[-MAX_KEYS:])
+
+    def of_providers(self, names: Collection[str]) -> LearnedState:
+        """Return the keys of some providers, without any value made from a credential."""
+        return LearnedState(keys=tuple(each.named(_at(each.key)) for each in self.keys if each.provider in names))
 
 
 def _content(path: Path) -> bytes:

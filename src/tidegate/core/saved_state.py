@@ -29,6 +29,10 @@ from tidegate.core.values import QuotaReading, Refill, Unit
 
 Plain = Mapping[str, float]
 
+ANSWER, SECONDS = "answer", "seconds"
+"""Names, among the plain numbers, of the mean duration of the last answers. A plan reads it; no limiter starts from it.
+"""
+
 
 class SavedQuota(NamedTuple):
     """Quota as one run knew it: `level` of `limit` units of `unit` were left, and all come back in `window` seconds.
@@ -74,6 +78,8 @@ def learners(admission: AdmissionController) -> dict[str, ConcurrencyLimit | Pac
 def export(admission: AdmissionController, now: float) -> SavedKey:
     """Return the state that a key has learned by `now`; of quotas, those that headers of this run named."""
     gates = {name: dict(each.export(now)) for name, each in learners(admission).items()}
+    if latencies := admission.counts.latencies:
+        gates[ANSWER] = {SECONDS: sum(latencies) / len(latencies)}
     return SavedKey(export_quotas(admission.quotas.own, now), {name: plain for name, plain in gates.items() if plain})
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shlex
+import sys
 from asyncio import sleep
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -14,10 +16,13 @@ from typing import TypeVar
 
 import typer
 
+import tidegate
 from tidegate.admission import hooks
 from tidegate.cli.common import DATABASE, VARIABLE, stop
 from tidegate.errors import CannotLoad, CoolingDown, StoreError, UnknownExperiment
-from tidegate.experiments import Experiment
+from tidegate.experiments import Experiment, load
+from tidegate.experiments.commands.display import printer
+from tidegate.experiments.engine.loader import FORMS, is_source, reread
 from tidegate.experiments.engine.progress import Summary
 from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, replica_name, replica_tag
 from tidegate.experiments.engine.run_state import limit_reached
@@ -206,3 +211,40 @@ async def block_new(url: str, experiment: Experiment, error: CannotLoad) -> type
     finally:
         await store.close()
     return await block(url, row, error)
+
+
+def loaded(source: str, url: str, *, to_read: bool = False) -> tuple[Experiment, ExperimentRow | None]:
+    """Return the experiment at `source` and None, or an experiment of the database and its row; raise `CannotLoad`.
+
+    One of the database that cannot run here becomes BLOCKED, unless the database is opened `to_read`.
+    """
+    error = CannotLoad(source, f"it names no file, no object of a module, no experiment of the database; use {FORMS}")
+    if is_source(source):
+        try:
+            return load(source), None
+        except CannotLoad as failed:
+            # An experiment may have a name that looks like a file or an object.
+            error = failed
+    row = asyncio.run(row_of(source, url, to_read=to_read)) if is_there(url) else None
+    if row is None:
+        raise error
+    try:
+        experiment, notice = reread(row.spec)
+    except CannotLoad as failed:
+        raise (stop(str(failed), Code.BLOCKED) if to_read else asyncio.run(block(url, row, failed))) from None
+    if notice:
+        printer(stderr=True).print(f"{row.name}: {notice}", markup=False, soft_wrap=True)
+    return experiment, row
+
+
+async def row_of(name: str, url: str, *, to_read: bool = False) -> ExperimentRow | None:
+    async with existing(url, to_read=to_read) as store:
+        return await store.experiments.find(name)
+
+
+def install() -> None:
+    """Install tidegate before any code of the user is imported, so that all its clients are governed."""
+    tidegate.install()
+    # As with `python -m`: a console script does not search the working directory.
+    if os.getcwd() not in sys.path:  # noqa: PTH109
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109

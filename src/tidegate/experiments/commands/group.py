@@ -35,6 +35,15 @@ BudgetTokens = Annotated[
     int | None,
     typer.Option("--budget-tokens", min=1, metavar="N", help="Start no row that would exceed this many tokens in all."),
 ]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="my_eval.py:experiment, package.module:experiment or experiment.yaml; or the name or number of an "
+        "experiment of the database.",
+    ),
+]
+FirstRows = Annotated[int | None, typer.Option("--limit", min=1, help="Take only the first N rows.", metavar="N")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or number of the experiment.")]
 
 
@@ -50,17 +59,10 @@ NEEDED = {"sqlalchemy": "sqlalchemy", "aiosqlite": "aiosqlite", "yaml": "pyyaml"
 
 
 def run(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="my_eval.py:experiment, package.module:experiment or experiment.yaml; or the name or number of an "
-            "experiment of the database.",
-        ),
-    ],
+    source: Source,
     db: Db = DATABASE,
     max_concurrency: Slots = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Run only the first N rows.", metavar="N")] = None,
+    limit: FirstRows = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Ask all again, as a new experiment NAME-2; the old one stays.")
     ] = False,
@@ -91,6 +93,23 @@ def run(
             raise stop("--join not usable: the process that runs the experiment has its other options", UNUSABLE)
         raise typer.Exit(join_named(source, db, given))
     raise typer.Exit(run_source(source, db, given, limit, fresh=fresh, spread=spread))
+
+
+def plan(
+    source: Source,
+    db: Db = DATABASE,
+    max_concurrency: Slots = None,
+    limit: FirstRows = None,
+) -> None:
+    """Print what a run would ask, how long it takes, what it waits for, and what it costs; nothing is sent.
+
+    The time follows from the limits that an earlier run has learned: of an experiment in the same database, or in the
+    file of TIDEGATE_INITIAL_STATE. Tokens are those of stored results, or estimates for the first rows of a YAML
+    experiment.
+    """
+    from tidegate.experiments.commands.plan import print_plan
+
+    print_plan(source, db, max_concurrency, limit)
 
 
 def stop_(name: Name, db: Db = DATABASE) -> None:
@@ -216,6 +235,7 @@ app = typer.Typer(
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,
+    "plan": plan,
     "stop": stop_,
     "delete": delete,
     "show": show,

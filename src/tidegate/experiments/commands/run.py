@@ -29,27 +29,28 @@ from tidegate.core.events import Event, SlotReleased
 from tidegate.core.values import Kind, Outcome
 from tidegate.core.wait_text import clock, failure_text
 from tidegate.errors import CannotLoad, StoppedElsewhere, UnknownExperiment
-from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings, StateChanged, Subscription, load
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings, StateChanged, Subscription
 from tidegate.experiments.commands import display
 from tidegate.experiments.commands.common import (
     Code,
     after_cooldown,
-    block,
     block_new,
     code_of,
     command,
-    existing,
-    is_there,
+    install,
+    loaded,
     published,
+    row_of,
 )
 from tidegate.experiments.commands.display import LOOK_EVERY, Display, ShownCounts, printer, spent_text, waits
+from tidegate.experiments.commands.plan import Correction, first_lines
 from tidegate.experiments.engine.budget import budget_options
 from tidegate.experiments.engine.experiment import advice, changed_parts
-from tidegate.experiments.engine.loader import FORMS, is_source, lacking, reread, restored
+from tidegate.experiments.engine.loader import lacking, restored
 from tidegate.experiments.engine.progress import WORDS, Summary
 from tidegate.experiments.engine.queues import TASK
 from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, owner
-from tidegate.experiments.storage import ExperimentRow, Failure, ResultStatus, RunResult, Status
+from tidegate.experiments.storage import Failure, ResultStatus, RunResult, Status
 from tidegate.experiments.storage.results import KEPT_LINES
 
 
@@ -156,40 +157,19 @@ def run_source(
     A source that names no code and no file is the name or number of an experiment of the database. With `fresh` it runs
     under a name that is not used yet; with `spread` other replicas may answer rows of it.
     """
-    _install()
+    install()
     # Outside any event loop: imported code may run its own loop.
-    experiment, row = _loaded(source, url)
+    experiment, row = loaded(source, url)
     if row is None and (reason := lacking(experiment.credentials)):
         raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
     experiment.spread = experiment.spread or spread
     return run_loop(_run_experiment(experiment, url, given, limit, resumed=row is not None, fresh=fresh), given)
 
 
-def _loaded(source: str, url: str) -> tuple[Experiment, ExperimentRow | None]:
-    """Return the experiment at `source` and None, or an experiment of the database and its row; raise `CannotLoad`."""
-    error = CannotLoad(source, f"it names no file, no object of a module, no experiment of the database; use {FORMS}")
-    if is_source(source):
-        try:
-            return load(source), None
-        except CannotLoad as failed:
-            # An experiment may have a name that looks like a file or an object.
-            error = failed
-    row = asyncio.run(_row(source, url)) if is_there(url) else None
-    if row is None:
-        raise error
-    try:
-        experiment, notice = reread(row.spec)
-    except CannotLoad as failed:
-        raise asyncio.run(block(url, row, failed)) from None
-    if notice:
-        printer(stderr=True).print(f"{row.name}: {notice}", markup=False, soft_wrap=True)
-    return experiment, row
-
-
 def join_named(name: str, url: str, given: Mapping[str, Any]) -> int:
     """Answer chunks of an experiment that another replica runs. Return the exit code."""
-    _install()
-    row = asyncio.run(_row(name, url))
+    install()
+    row = asyncio.run(row_of(name, url))
     if row is None:
         raise UnknownExperiment(name)
     if not row.spec.get("spread"):
@@ -240,19 +220,6 @@ async def _ended_tasks(seconds: float) -> list[str]:
         each.cancel()
     left = (await asyncio.wait(tasks, timeout=seconds))[1] if tasks else ()
     return sorted(each.get_name() for each in left)
-
-
-async def _row(name: str, url: str) -> ExperimentRow | None:
-    async with existing(url) as store:
-        return await store.experiments.find(name)
-
-
-def _install() -> None:
-    """Install tidegate before any code of the user is imported, so that all its clients are governed."""
-    tidegate.install()
-    # As with `python -m`: a console script does not search the working directory.
-    if os.getcwd() not in sys.path:  # noqa: PTH109
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
 
 
 async def _run_experiment(
@@ -310,6 +277,7 @@ class ExperimentCommand:
         self._began = began
         self._display = Display(experiment.name, printer(stderr=True))
         self._tally = ShownCounts()
+        self._correction = Correction()
         self._failures: dict[str, str] = {}
         self._interrupts = 0
         self._shutdown: asyncio.Task[None] | None = None
@@ -318,6 +286,8 @@ class ExperimentCommand:
         """Run the experiment to its end, report the result, and return the exit code. `resumed`: a name was given."""
         runner, experiment = self._runner, self._experiment
         for each in await notices(runner, experiment, resumed=resumed):
+            self._display.say(each)
+        for each in await first_lines(experiment, runner.store, runner.settings.max_concurrency, self._limit):
             self._display.say(each)
         try:
             number = self._number = await self._started()
@@ -368,6 +338,8 @@ class ExperimentCommand:
         now = time.monotonic()
         self._tally.update(seen.stages, now, seen.all_rows, seen.rest)
         self._tally.spent = spent_text(seen.tokens, seen.budget)
+        if line := self._correction.line(seen):
+            self._display.say(line)
         if seen.unwritten > LATE_WRITES:
             self._display.note = f"{seen.unwritten} results wait for the database"
         elif not self._interrupts and self._shutdown is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import UnusableAnswer
-from tidegate.experiments.declared.clients import LazyClient
+from tidegate.experiments.declared.clients import LazyClient, UnsentRequest
 from tidegate.experiments.declared.schema import (
     BatchSpec,
     Declaration,
@@ -149,6 +149,11 @@ class Declared(Experiment):
             batch=declaration.batch is not None,
             budget=Budget(**declaration.budget.model_dump()) if declaration.budget is not None else None,
         )
+
+    async def request(self, stage: int, row: Any, output: str) -> UnsentRequest:
+        """Return the request of a stage (0: the task) for a row with this answer. Raise `MissingField`."""
+        values = values_of(row)
+        return self._asked[stage].request({**values, "output": output} if stage else values)
 
     async def aclose(self) -> None:
         """Close the clients of this loop; the next run creates new ones."""

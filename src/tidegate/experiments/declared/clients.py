@@ -31,6 +31,14 @@ class Prompt(NamedTuple):
     parameters: Mapping[str, Any]
 
 
+class UnsentRequest(NamedTuple):
+    """Request as a client would send it, without its credential; `family` names the SDK as `providers.adopt` does."""
+
+    url: str
+    family: str
+    body: Mapping[str, Any]
+
+
 KEYLESS = "none"
 """Placeholder key for a server that needs none: the SDK requires one."""
 
@@ -47,9 +55,13 @@ class PostingClient(ABC):
     """
 
     path: str
+    family: str
 
     def __init__(self, sdk: Any) -> None:
         self.sdk = registry().wrap(sdk)
+
+    def request(self, prompt: Prompt) -> UnsentRequest:
+        return UnsentRequest(str(self.sdk.base_url).rstrip("/") + self.path, self.family, self.body(prompt))
 
     async def __call__(self, prompt: Prompt) -> str:
         """Return the text of the answer. Raise the SDK's errors, and `NoText`."""
@@ -71,6 +83,7 @@ class OpenAI(PostingClient):
     """Client of the SDK of openai, also for compatible servers."""
 
     path = "/chat/completions"
+    family = "openai"
 
     def __init__(self, key: str | None, base_url: str | None) -> None:
         import openai
@@ -94,6 +107,7 @@ class Anthropic(PostingClient):
     """Client of the SDK of anthropic."""
 
     path = "/v1/messages"
+    family = "anthropic"
 
     def __init__(self, key: str | None, base_url: str | None) -> None:
         import anthropic
@@ -113,6 +127,9 @@ class Anthropic(PostingClient):
 
 ROLES = {"user": "user", "assistant": "model"}
 
+GOOGLE_URL = "https://generativelanguage.googleapis.com"
+"""Default address. Source: google-genai, `_api_client.py`."""
+
 
 class Google:
     """Governed client; google-genai retries nothing by default."""
@@ -121,6 +138,7 @@ class Google:
         from google import genai
         from google.genai import types
 
+        self._base_url = base_url or GOOGLE_URL
         options = types.HttpOptions(base_url=base_url) if base_url is not None else None
         self._client = registry().wrap(genai.Client(api_key=key, vertexai=False, http_options=options))
 
@@ -136,6 +154,15 @@ class Google:
             first = answer.candidates[0] if answer.candidates else None
             raise NoText(prompt.model, first.finish_reason if first is not None else answer.prompt_feedback)
         return answer.text
+
+    def request(self, prompt: Prompt) -> UnsentRequest:
+        path = f"/v1beta/models/{prompt.model}:generateContent"
+        body = {
+            "contents": [each["content"] for each in prompt.messages],
+            "system_instruction": prompt.system or "",
+            "generation_config": prompt.parameters,
+        }
+        return UnsentRequest(self._base_url.rstrip("/") + path, "gemini", body)
 
     async def close(self) -> None:
         await self._client.aio.aclose()
@@ -172,6 +199,10 @@ class LazyClient:
     def body(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the body of the request with these values. Raise `MissingField`."""
         return self._batch_client().body(self._prompt(values))
+
+    def request(self, values: Mapping[str, Any]) -> UnsentRequest:
+        """Return the request with these values, which is not sent. Raise `MissingField`."""
+        return self._get_client().request(self._prompt(values))
 
     def text(self, body: Any) -> str:
         """Return the text of an answer's body. Raise `NoText`."""

@@ -15,7 +15,7 @@ import inspect
 import json
 import sys
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -78,6 +78,28 @@ def missing(dataset: Dataset) -> None:
     """Raise `CannotRead` if a dataset's file is missing or has an unknown format, as reading it would."""
     if isinstance(dataset, str | Path):
         _opened(dataset)
+
+
+def first_rows(dataset: Dataset, limit: int) -> tuple[list[NewRow], int | None]:
+    """Return the first rows of a file, a batch at most, and the number of all rows.
+
+    Of another source, return no row, and the number only where it is known without reading. Raise `CannotRead` as
+    reading it would.
+    """
+    if isinstance(dataset, str | Path):
+        rows = _opened(dataset)
+        first: list[NewRow] = []
+        held = 0
+        while held < BATCH_BYTES and len(first) < limit and (row := next(rows, None)) is not None:
+            first.append(row)
+            held += weight(row.body)
+        path = Path(dataset).expanduser()
+        if path.suffix.lower() in JSONL:
+            # Lines are counted without being parsed: a dataset may have millions.
+            with path.open("rb") as file:
+                return first, sum(not line.isspace() for line in file)
+        return first, len(first) + sum(1 for _ in rows)
+    return [], len(dataset) if isinstance(dataset, Sized) else None
 
 
 def _opened(dataset: Any) -> Iterator[NewRow]:

@@ -1,22 +1,14 @@
-"""Progress of a running experiment, as a frozen snapshot made on request, and the summary of a run.
-
-Theory of operation. The limits of its keys forecast the time of a run's rest. An opening burst is much faster than the
-rate that follows, so a recent speed foretells far too little. Each key forecasts when it will have admitted a number of
-calls, from its quotas, its pace and its slots. The calls of an item are counted while the run continues.
-"""
+"""Progress of a running experiment, as a frozen snapshot made on request, and the summary of a run."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from math import ceil, log
-from typing import Any, TypeAlias
+from math import log
+from typing import Any
 
-from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals, added, tokens_text
-from tidegate.core.values import Cost, Key
-from tidegate.core.wait_text import estimate_eta
 from tidegate.experiments.engine.queues import TASK, TASK_STAGE
 from tidegate.experiments.engine.replica import state_text
 from tidegate.experiments.storage import (
@@ -349,8 +341,8 @@ class Progress:
 
     `rows` counts the rows so far, and `all_rows` says whether these are all. `unwritten` counts results that are not
     durable yet; it grows while the database is unavailable. By the limits of the keys, all is done in `rest` seconds
-    (None: they foretell nothing). `tokens` are those of all claims so far, with their cost, and `budget` is what they
-    may reach, in words (empty: no budget).
+    (None: they foretell nothing); `bound_by` is the limit that decides, in words. `tokens` are those of all claims so
+    far, with their cost, and `budget` is what they may reach, in words (empty: no budget).
     """
 
     name: str
@@ -362,6 +354,7 @@ class Progress:
     rest: float | None = None
     tokens: TokenTotals = field(default_factory=TokenTotals)
     budget: str = ""
+    bound_by: str = ""
 
 
 class ResultTally:
@@ -414,48 +407,3 @@ class ResultTally:
         done = self.done[stage]
         done[status] = done.get(status, 0) + 1
         self.added[status] = self.added.get(status, 0) + 1
-
-
-StageRest: TypeAlias = tuple[Key | None, Cost | None, int, int]
-"""Key of a stage, cost of a call, number of its finished items, and number of those that are not started."""
-
-
-class RestForecast:
-    """Forecast for one run; it counts the answered calls of each key for each finished item from its first use on."""
-
-    def __init__(self, registry: RateLimitRegistry) -> None:
-        self._registry = registry
-        self._first: dict[Key, tuple[int, int]] = {}
-
-    def seconds(self, stages: Iterable[StageRest]) -> float | None:
-        """Return the seconds until the last item is done; None where a key is unknown, or foretells nothing."""
-        finished: dict[Key, int] = {}
-        rest: dict[Key, int] = {}
-        costs: dict[Key, Cost] = {}
-        for key, cost, done, left in stages:
-            if key is None:
-                if left:
-                    return None
-                continue
-            finished[key] = finished.get(key, 0) + done
-            rest[key] = rest.get(key, 0) + left
-            if cost is not None:
-                costs[key] = cost
-        latest = 0.0
-        for key, items in rest.items():
-            seconds = self._of_key(key, costs.get(key), finished[key], items)
-            if seconds is None:
-                return None
-            latest = max(latest, seconds)
-        return latest
-
-    def _of_key(self, key: Key, cost: Cost | None, finished: int, items: int) -> float | None:
-        found = self._registry.forecast(key, cost)
-        if found is None:
-            return None
-        outlook, answered = found
-        answered_first, finished_first = self._first.setdefault(key, (answered, finished))
-        ended = finished - finished_first
-        calls = max(1.0, (answered - answered_first) / ended) if ended else 1.0
-        seconds = estimate_eta(outlook._replace(waiting=outlook.waiting + ceil(items * calls))).seconds
-        return None if seconds is None else seconds + (outlook.latency or 0.0)

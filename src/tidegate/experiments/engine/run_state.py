@@ -24,14 +24,9 @@ from tidegate.experiments.engine.budget import Budget, BudgetLedger
 from tidegate.experiments.engine.completion import CompletionTracker
 from tidegate.experiments.engine.events import Event, SubscriberHub
 from tidegate.experiments.engine.experiment import Experiment
+from tidegate.experiments.engine.forecast import UNKNOWN_REST, Rest, RestForecast
 from tidegate.experiments.engine.job import Job, Stage, stages_of
-from tidegate.experiments.engine.progress import (
-    Progress,
-    RestForecast,
-    ResultTally,
-    StageProgress,
-    Wait,
-)
+from tidegate.experiments.engine.progress import Progress, ResultTally, StageProgress, Wait
 from tidegate.experiments.engine.queues import AGEING, PAGE_ITEMS, TASK, FairQueue, Item, WorkQueue
 from tidegate.experiments.engine.results import Result, ResultWriter, WriteReceiver
 from tidegate.experiments.engine.settings import RunnerSettings
@@ -47,6 +42,7 @@ from tidegate.experiments.storage import (
     Status,
     Store,
 )
+from tidegate.experiments.storage.reports import LEARNED
 from tidegate.pool.function_limit import FLOOR, FunctionLimit, Hold
 from tidegate.pool.key_gates import KeyGates
 from tidegate.pool.threads import call_in_loop
@@ -220,7 +216,7 @@ class RunState(ABC):
         status = self.final or (Status.STOPPED if self.reason == STOPPED_ELSEWHERE else Status.RUNNING)
         judged = sum(done.get(ResultStatus.OK, 0) for done in evaluators)
         if not self.contributes:
-            self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored()))
+            self.put(None, ClaimStats(self.id, self.claim.epoch, {**stats.stored(), **self._learned()}))
         self.log(
             LogLevel.INFO,
             type="left" if self.contributes else "ended",
@@ -244,6 +240,13 @@ class RunState(ABC):
             judged,
             stats,
         )
+
+    def _learned(self) -> dict[str, Any]:
+        """Return the limits of the providers that the run asks, for the plan of a later run."""
+        keys = [stage.key_usage.key for stage in self.stages]
+        asked = {key.provider for key in keys if key is not None}
+        state = self.shared.registry.export_state().of_providers(asked)
+        return {LEARNED: state.model_dump(mode="json")} if state.keys else {}
 
     def _end_text(self, status: Status) -> str:
         if status is not Status.RUNNING:
@@ -307,6 +310,7 @@ class RunState(ABC):
             )
             for stage in self.stages
         )
+        rest = self._rest(stages) if tally.all_rows else UNKNOWN_REST
         return Progress(
             self.experiment.name,
             self.phase.value,
@@ -314,13 +318,14 @@ class RunState(ABC):
             tally.all_rows,
             self.tracker.unwritten,
             stages,
-            self._rest(stages) if tally.all_rows else None,
+            rest.seconds,
             self.earlier_tokens.plus(self.audit.tokens.totals),
             str(self.kept_budget or ""),
+            rest.bound_by,
         )
 
-    def _rest(self, stages: tuple[StageProgress, ...]) -> float | None:
-        """Return the seconds until all is done by the limits of the keys; every row is expected to be judged."""
+    def _rest(self, stages: tuple[StageProgress, ...]) -> Rest:
+        """Return when all is done by the limits of the keys; every row is expected to be judged."""
         task = stages[TASK]
         to_judge = task.total - (task.finished - task.done.get(ResultStatus.OK, 0))
         rests = []
@@ -332,7 +337,7 @@ class RunState(ABC):
             total = seen.total if stage.index == TASK else to_judge
             rest = 0 if seen.closed else max(0, total - seen.finished - seen.under_way)
             rests.append((usage.key, usage.cost, seen.finished, rest))
-        return self._forecast.seconds(rests)
+        return self._forecast.rest(rests)
 
     def _held_back(self) -> Wait | None:
         if self.cap is not None and (self.shared.functions.free <= 0 or len(self.in_flight) >= self.cap):

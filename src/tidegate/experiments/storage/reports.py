@@ -52,6 +52,9 @@ from tidegate.experiments.storage.stage_sums import TASKS, Tallies, read_usages
 from tidegate.experiments.storage.stored_forms import decoded
 from tidegate.experiments.storage.tally import StageTally, scores_of
 
+LEARNED = "learned"
+"""Name, in the statistics of a claim, of the limits that its run has learned, as `LearnedState` writes them."""
+
 
 class Reports(StorePart):
     """Results of experiments, as they are shown."""
@@ -180,6 +183,13 @@ class Reports(StorePart):
         query = select(one.stats).where(one.experiment_id == experiment_id).order_by(one.epoch)
         async with self._database.reading() as connection:
             return [decoded(stats) for stats in (await connection.execute(query)).scalars()]
+
+    async def learned_limits(self, claims: int) -> list[JSON]:
+        """Return the limits that the last claims of all experiments have learned, of so many claims at most."""
+        query = select(run_stats.c.stats).order_by(run_stats.c.ended_at.desc()).limit(claims)
+        async with self._database.reading() as connection:
+            found = [decoded(stats) for stats in (await connection.execute(query)).scalars()]
+        return [stats[LEARNED] for stats in found if isinstance(stats, Mapping) and LEARNED in stats]
 
 
 def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: int) -> Select[Any]:
