@@ -170,6 +170,26 @@ async def test_chunk_of_a_dead_contributor_is_run_by_another_replica(place: Post
 
 
 @in_loop
+async def test_chunk_whose_claim_this_replica_never_heard_of_is_run(place: PostgreSQL) -> None:
+    """A connection may break after a claim was stored, and a run may end while one is under way."""
+    shared = Shared()
+    async with replica(place, STALE_SECONDS=1.0) as owner:
+        number = await owner.start(shared.experiment("unheard", 200, "here"))
+        await shared.until_called("here")
+        await asyncio.to_thread(
+            place.sql,
+            f"UPDATE tidegate_chunks SET claimed_by = '{owner.replica}', epoch = epoch + 1,"
+            " claimed_at = (SELECT max(claimed_at) FROM tidegate_chunks)"
+            " WHERE first = (SELECT max(first) FROM tidegate_chunks WHERE claimed_by IS NULL)",
+        )
+        shared.go.set()
+        async with asyncio.timeout(PATIENCE):
+            summary = await owner.wait(number)
+    assert (summary.status, summary.answered, summary.complete) == (Status.COMPLETED, 200, True)
+    assert shared.calls == Counter(range(200))
+
+
+@in_loop
 async def test_contributor_takes_over_the_experiment_of_a_dead_owner(place: PostgreSQL) -> None:
     shared = Shared()
     here, there = (shared.experiment("orphan", 130, by) for by in ("here", "there"))

@@ -7,7 +7,7 @@ Several replicas may run one experiment at once: each of them claims chunks of r
 are stored, and contributors only claim them. A replica claims the next chunk when few of its items wait. A chunk is
 done when every item of it has a durable result. Then its owner is free to judge the answers, whoever gave them: the
 scan for evaluations begins again at that chunk. While other replicas hold the last chunks, a replica looks again every
-`LOOK_SECONDS`, and takes the chunk of one that has died.
+`LOOK_SECONDS`, and takes the chunk of one that has died. Only held chunks are renewed.
 """
 
 from __future__ import annotations
@@ -243,6 +243,7 @@ class ChunkFeeder(Feeder):
         self._added = 0
         self._all_added = run.contributes
         self._held: dict[int, HeldChunk] = {}
+        run.held_chunks = self._held
         self._done_elsewhere: set[int] = set()
         self._look: asyncio.TimerHandle | None = None
         self._looked_at = -LOOK_SECONDS

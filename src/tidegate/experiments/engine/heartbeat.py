@@ -96,7 +96,8 @@ class Heartbeat:
         """Renew the chunks of this replica; end each contribution to an experiment that no longer runs."""
         if not spread:
             return
-        running = await self._store.chunks.renew(self._replica, list(spread))
+        held = {number: list(run.held_chunks) for number, run in spread.items()}
+        running = await self._store.chunks.renew(self._replica, held)
         for number, run in spread.items():
             if run.contributes and run.live and number not in running:
                 logger.info("experiment %s left: it was stopped or has ended elsewhere", run.experiment.name)

@@ -10,7 +10,7 @@ import contextvars
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -98,7 +98,7 @@ class RunState(ABC):
     the user gave (None: none). `outages` maps each stage whose key is down for longer than `max_outage` to the reason.
     `context` is the context in which the run was created. Each function runs in a copy of it, so no function sees a
     variable that another one sets. Only rows below `limit` are tried (None: all); `limited` means that others are left.
-    `batched` items are in batches of a provider.
+    `batched` items are in batches of a provider. `held_chunks` are the first rows of the chunks that this run holds.
     A run that `contributes` has only chunks of an experiment that another replica owns, and the epoch of its claim.
     """
 
@@ -137,6 +137,7 @@ class RunState(ABC):
         self.limit: int | None = None
         self.limited = False
         self.batched = 0
+        self.held_chunks: Collection[int] = ()
         self.outages: dict[int, str] = {}
         self.reason: str | None = None
         self.final: Status | None = None

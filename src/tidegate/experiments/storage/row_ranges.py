@@ -19,7 +19,7 @@ experiment's row of `execution_configs`, as a batch of results does, and needs t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -34,6 +34,7 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    tuple_,
     update,
 )
 
@@ -151,29 +152,26 @@ class Chunks(StorePart):
         )
         return await self._database.transacted(lambda connection: bool(connection.execute(done).rowcount))
 
-    async def renew(self, replica: str, experiment_ids: Sequence[int]) -> dict[int, frozenset[int]]:
-        """Renew this replica's claims on chunks of experiments; return the first rows of these by experiment.
+    async def renew(self, replica: str, held: Mapping[int, Collection[int]]) -> frozenset[int]:
+        """Renew the claims on the chunks that a replica has `held`: their first rows by experiment.
 
-        Experiments that do not run are left out.
+        Return the experiments that run. A claim that the replica never heard of is not renewed: its connection broke
+        after the claim was stored, or its run ended during it. So that chunk becomes free, for this replica as well.
         """
-        if not experiment_ids:
-            return {}
+        if not held:
+            return frozenset()
+        places = [(number, first) for number, firsts in held.items() for first in firsts]
         renewed = (
             update(chunks)
-            .where(chunk.experiment_id.in_(experiment_ids), chunk.claimed_by == replica, ~chunk.done)
+            .where(tuple_(chunk.experiment_id, chunk.first).in_(places), chunk.claimed_by == replica, ~chunk.done)
             .values(claimed_at=now())
-            .returning(chunk.experiment_id, chunk.first)
         )
-        running = select(config.experiment_id).where(
-            config.experiment_id.in_(experiment_ids), text("status = 'RUNNING'")
-        )
+        running = select(config.experiment_id).where(config.experiment_id.in_(held), text("status = 'RUNNING'"))
 
-        def work(connection: Connection) -> dict[int, frozenset[int]]:
-            held: dict[int, set[int]] = {number: set() for number in connection.execute(running).scalars()}
-            for number, first in connection.execute(renewed):
-                if number in held:
-                    held[number].add(first)
-            return {number: frozenset(firsts) for number, firsts in held.items()}
+        def work(connection: Connection) -> frozenset[int]:
+            if places:
+                connection.execute(renewed)
+            return frozenset(connection.execute(running).scalars())
 
         return await self._database.transacted(work)
 
