@@ -121,7 +121,7 @@ MOST_BYTES = 180_000
 
 def test_the_first_page_is_small_and_of_this_server_alone(page: Any, tmp_path: Path) -> None:
     answers: list[Any] = []
-    page.on("response", lambda answer: answers.append(answer))  # noqa: PLW0108
+    page.on("response", lambda answer: answers.append(answer))
     with served(tmp_path, "--port", "0") as (url, token, _):
         page.goto(f"{url}#{token}")
         shown(page, EMPTY)
