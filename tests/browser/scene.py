@@ -1,4 +1,4 @@
-"""Fixed data for pictures: ten minutes of three programs, as their counter files would say them."""
+"""Fixed data for pictures: ten minutes of four programs, as their counter files would say them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.core.provenance import Source
 from tidegate.core.values import Cause
 from tidegate.launch.counter_row import INTEGERS, RING_BYTES, SOURCE_CODES, ChangeRing, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
-from tidegate.launch.totals import KeyTotal, Totals
+from tidegate.launch.totals import KeyTotal, Totals, note_others
 from tidegate.server.limit_history import LimitHistory
 
 SECONDS = 600
@@ -113,6 +113,91 @@ def busy(at: float, used: float, tokens: float) -> KeyRow:
     )
 
 
+def helper(at: float, used: float, tokens: float) -> KeyRow:
+    """Return the same key in another program, which has sent a tenth of the calls."""
+    row = busy(at, used, tokens)
+    answered = int(used) // 10
+    flying = row.in_flight // 10
+    few = dict.fromkeys(("refused", "resent", "absorbed", "absorbed_rate", "absorbed_overload"), 0)
+    return row._replace(
+        counts=row.counts | few | {"attempts": answered + flying, "answered": answered, "waiting": 40, "unsent": 40}
+    )
+
+
+def hidden(at: float) -> KeyRow:
+    """Return a key whose limit no answer names: six calls a minute, and half of them wait."""
+    answered = int((at + SECONDS) / 10.0)
+    refused = max(0, int((at + SECONDS - 240.0) / 120.0))
+    return KeyRow(
+        "mistral · api.mistral.ai · mistral-large-2 · key 77d05b",
+        counts(
+            attempts=answered + refused + 1,
+            answered=answered,
+            refused=refused,
+            resent=refused,
+            absorbed=refused,
+            absorbed_rate=refused,
+            waiting=12,
+            unsent=12,
+            slots=4,
+        ),
+        NOW + at,
+        (),
+        looked_at=NOW + at,
+        latency=1.4,
+        latency_p50=1.2,
+        latency_p99=3.0,
+        pace=0.1 if at > -360.0 else 0.15,
+        pace_origin=INFERRED,
+        pace_known_at=NOW - 120.0,
+        paced_until=NOW + at + 4.0,
+        ring=hidden_changes(),
+    )
+
+
+def hidden_changes() -> bytes:
+    ring = Ring()
+    ring.ago(-590.0, "pace", 0.0, 0.15, Cause.RATE, Source.REFUSALS)
+    ring.ago(-360.0, "pace", 0.15, 0.1, Cause.RATE, Source.REFUSALS)
+    ring.ago(-120.0, "pace", 0.1, 0.1033, origin=Source.ANSWERS)
+    return bytes(ring.memory)
+
+
+def quick(at: float) -> KeyRow:
+    answered = int(6.0 * (at + SECONDS))
+    return KeyRow(
+        "openai · api.openai.com · gpt-5-nano · key 3fa81c",
+        counts(attempts=answered + 2, answered=answered, slots=12),
+        NOW + at,
+        (
+            QuotaRow(
+                "requests", 400.0, 60.0, float(answered), NOW - 600.0, 400.0, 30.0, 0.0, 1.0, STATED, NOW + at, STATED
+            ),
+        ),
+        looked_at=NOW + at,
+        latency=0.5,
+        latency_p50=0.4,
+        latency_p99=1.1,
+    )
+
+
+def idle(number: int) -> KeyRow:
+    return KeyRow(
+        f"openai · api.openai.com · text-embedding-{number} · key 3fa81c",
+        counts(attempts=90, answered=90, slots=8),
+        NOW - 700.0,
+        (
+            QuotaRow(
+                "requests", 3_000.0, 60.0, 90.0, NOW - 900.0, 3_000.0, 3_000.0, 0.0, 1.0, STATED, NOW - 700.0, STATED
+            ),
+        ),
+        looked_at=NOW - 700.0,
+        latency=0.2,
+        latency_p50=0.2,
+        latency_p99=0.4,
+    )
+
+
 def calm(at: float, used: float) -> KeyRow:
     answered = int(used)
     return KeyRow(
@@ -195,7 +280,12 @@ def history() -> LimitHistory:
         programs = [
             run(48_112, "python run_suite.py --split test", at + 730.0, busy(at, used, tokens), calm(at, quiet)),
             run(51_907, "python -m bot.worker", at + 5_412.0, down(at, flash), _51933="it has 40 of 88192 bytes"),
+            run(52_640, "python judge.py", at + 640.0, helper(at, used, tokens), hidden(at)),
+            run(41_300, "python index.py", at + 9_000.0, idle(3), idle(4)),
         ]
+        if at < -150.0:
+            programs.append(run(47_001, "pytest evals", at + 700.0, quick(at)))
+        note_others(each.totals for each in programs)
         made.take(programs, NOW + at)
     return made
 

@@ -98,11 +98,13 @@ def test_tokens_and_costs_are_shown(page: Any, url: tuple[str, str]) -> None:
 def test_batches_are_shown_with_their_state(page: Any, url: tuple[str, str]) -> None:
     opened(page, url, "/experiments/1", "0.746 mean")
     assert page.get_by_role("region", name="Batches").count() == 0
-    opened(page, url, "/experiments/2", "batches that are not fetched")
+    opened(page, url, "/experiments/2", "batches that are not done")
     batches = page.get_by_role("region", name="Batches")
     said = " ".join(batches.inner_text().split())
-    assert "1 intent 1 submitted 1 fetched" in said
+    assert "1 being sent · 1 at the provider · 1 done · 3 rows wait for answers" in said
     row = batches.get_by_role("row").filter(has_text="batch_2").inner_text()
+    assert "at the provider" in row
+    assert "expires in 23:" in row
     assert "<b>paused</b>" in row
     assert "\u202e" not in row
 
@@ -134,6 +136,101 @@ def test_two_chosen_experiments_are_compared(page: Any, url: tuple[str, str]) ->
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 700})
             assert page.evaluate("document.documentElement.scrollWidth") == width, (width, scheme)
+
+
+def test_a_comparison_draws_the_differences(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/compare?a=1&b=3", "comparison")
+    plot = page.get_by_role("img", name="correct: ")
+    plot.wait_for(timeout=PATIENCE * 1000)
+    label = plot.get_attribute("aria-label")
+    assert label.count("+") + label.count("-") >= 1
+    line = page.locator("table.forest tr").filter(has_text="correct").inner_text()
+    assert "[" in line
+
+
+def test_the_head_tells_progress_time_and_spending(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1", "capitals")
+    facts = " ".join(page.locator("dl.three").inner_text().replace("\u202f", " ").split())
+    assert "progress 100 % · 350 of 350 · 12 failed · 2 parked" in facts
+    assert "time created " in facts
+    assert "spent 720 k tokens · $0.10" in facts
+    tabs = page.get_by_role("navigation", name="Screens").get_by_role("link").all_inner_texts()
+    assert tabs == ["Overview", "Rows"]
+
+
+def test_the_list_resumes_an_experiment(page: Any, url: tuple[str, str]) -> None:
+    asked: list[str] = []
+
+    def answered(route: Any) -> None:
+        asked.append(route.request.method)
+        route.fulfill(json={"result": "already"})
+
+    page.route("**/api/experiments/1/resume", answered)
+    opened(page, url, "/experiments", "capitals")
+    page.get_by_role("button", name="resume capitals", exact=True).click()
+    shown(page, "It runs already.")
+    assert asked == ["POST"]
+    assert page.get_by_role("button", name="resume capitals-2").count() == 0
+
+
+def test_integers_have_a_column_each_and_the_mean_is_named(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1", "0.746 mean")
+    stage = page.get_by_role("article", name="correct")
+    bins = stage.get_by_role("table", name="correct: scores by bin").get_by_role("row").all_inner_texts()
+    assert [text.split() for text in bins[1:]] == [["0", "87"], ["1", "256"]]
+    assert "mean 0.746" in stage.inner_text()
+    judge = page.get_by_role("article", name="judge")
+    assert judge.get_by_role("table", name="judge.score: scores by bin").get_by_role("row").count() > 10
+
+
+def test_rows_have_the_columns_that_are_chosen(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1/rows", "City 99,")
+    head = page.locator("table.rows thead")
+    assert head.inner_text().split("\t")[:4] == ["row", "state", "question", "answer"]
+    page.get_by_text("columns", exact=True).click()
+    page.get_by_label("question").uncheck()
+    assert head.inner_text().split("\t")[:3] == ["row", "state", "answer"]
+    page.get_by_label("question").check()
+
+
+def test_rows_are_sorted_by_a_score(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1/rows", "City 99,")
+    page.get_by_label("sort by").select_option("score judge.score")
+    assert names(page)[:4] == ["q20", "q41", "q62", "q83"] or names(page)[:3] == ["q41", "q62", "q83"]
+    page.get_by_role("button", name="largest first").click()
+    assert names(page)[0] == "q0"
+    # Rows without that score are last in both orders.
+    assert names(page)[-1] in {"q7", "q11", "q20", "q21", "q61", "line 34"}
+
+
+def test_a_text_is_searched_in_all_rows(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1/rows", "City 99,")
+    page.keyboard.press("/")
+    page.keyboard.type("city 34")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="q349", exact=True).wait_for()
+    assert names(page) == ["q34", *(f"q{n}" for n in range(340, 350))]
+    assert page.url.endswith("text=city+34")
+
+
+def test_a_row_has_an_address_and_the_keys_go_to_the_next(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1/rows/8.1", "The capital of country 8 is City 8")
+    drawer = page.get_by_role("dialog")
+    assert drawer.get_by_role("heading", level=3).all_inner_texts()[:2] == ["Row ", "Answer "] or [
+        text.strip() for text in drawer.get_by_role("heading", level=3).all_inner_texts()[:2]
+    ] == ["Row", "Answer"]
+    page.keyboard.press("j")
+    drawer.get_by_text("The capital of country 9 is City 9").wait_for()
+    assert page.url.endswith("/experiments/1/rows/9.1")
+    page.keyboard.press("k")
+    page.keyboard.press("k")
+    drawer.get_by_text("the prompt is too long").wait_for()
+    assert page.url.endswith("/experiments/1/rows/7.1")
+    page.keyboard.press("Escape")
+    drawer.wait_for(state="detached")
+    assert page.url.endswith("/experiments/1/rows")
+    opened(page, url, "/experiments/1/rows/349.1", "What is the capital of country 349?")
+    assert "row q349" in page.get_by_role("dialog").inner_text()
 
 
 def test_rows_are_turned_forth_and_back(page: Any, url: tuple[str, str]) -> None:

@@ -65,6 +65,12 @@ def test_the_token_leaves_the_location_and_a_reload_keeps_it(page: Any, tmp_path
         shown(page, EMPTY)
 
 
+def test_a_visit_without_the_token_is_told_what_to_open(page: Any, tmp_path: Path) -> None:
+    with served(tmp_path, "--port", "0") as (url, _, _):
+        page.goto(url)
+        shown(page, "token missing: open the whole URL that tidegate serve printed")
+
+
 def test_a_token_given_to_an_open_page_is_taken(page: Any, tmp_path: Path) -> None:
     with served(tmp_path, "--port", "0") as (url, token, _):
         page.goto(f"{url}#of-an-earlier-start")
@@ -107,6 +113,21 @@ def test_the_page_shows_what_the_provider_counted(page: Any, tmp_path: Path, mon
                 for width in WIDTHS:
                     page.set_viewport_size({"width": width, "height": 700})
                     assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+MOST_BYTES = 180_000
+"""Bytes of the first page and all that it loads."""
+
+
+def test_the_first_page_is_small_and_of_this_server_alone(page: Any, tmp_path: Path) -> None:
+    answers: list[Any] = []
+    page.on("response", lambda answer: answers.append(answer))
+    with served(tmp_path, "--port", "0") as (url, token, _):
+        page.goto(f"{url}#{token}")
+        shown(page, EMPTY)
+        assert all(answer.url.startswith(url) for answer in answers)
+        assert sum(len(answer.body()) for answer in answers) <= MOST_BYTES
+        assert not any("experiments.js" in answer.url for answer in answers)
 
 
 class Elsewhere(http.server.BaseHTTPRequestHandler):

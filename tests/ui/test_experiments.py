@@ -174,7 +174,9 @@ def test_tokens_and_costs_of_the_list_the_stages_and_a_row(client: TestClient) -
 def test_batches_are_told_with_their_state(client: TestClient) -> None:
     assert got(client, f"/{CAPITALS}")["batches"] is None
     hostile = got(client, "")["experiments"][0]["id"]
-    assert got(client, f"/{hostile}")["batches"] == {
+    batches = got(client, f"/{hostile}")["batches"]
+    assert all(each.pop("created") > 1.7e9 for each in batches["left"])
+    assert batches == {
         "counts": {"intent": 1, "submitted": 1, "fetched": 1},
         "left": [
             {"batch": 2, "state": "submitted", "rows": 2, "provider": "openai", "id": "batch_2",
@@ -182,7 +184,28 @@ def test_batches_are_told_with_their_state(client: TestClient) -> None:
             {"batch": 3, "state": "intent", "rows": 1, "provider": "openai", "id": None, "detail": ""},
         ],
         "more": False,
+        "rows": 3,
     }  # fmt: skip
+
+
+def test_rows_have_their_fields(client: TestClient) -> None:
+    first = got(client, f"/{CAPITALS}/rows")["rows"][0]
+    assert first["fields"] == {"id": "q0", "question": "What is the capital of country 0?"}
+    hostile = got(client, "")["experiments"][0]["id"]
+    rows = got(client, f"/{hostile}/rows")["rows"]
+    assert rows[0]["fields"]["text"].startswith("<script>")
+    assert rows[2]["fields"] is None
+
+
+def test_a_text_and_a_judgement_are_not_searched_together(client: TestClient) -> None:
+    answer = client.get(f"/api/experiments/{CAPITALS}/rows", params={"text": "x", "evaluator": "judge"})
+    assert answer.status_code == 400
+
+
+def test_an_evaluator_expects_the_rows_that_are_not_tried_yet(client: TestClient) -> None:
+    one = got(client, f"/{CAPITALS}")
+    judges = [stage for stage in one["stages"] if stage["name"] != "task"]
+    assert sum(stage["total"] for stage in judges) == one["evaluations"]["total"]
 
 
 def test_pages_of_rows_go_forth_and_back(client: TestClient) -> None:
@@ -210,6 +233,11 @@ def test_pages_of_rows_go_forth_and_back(client: TestClient) -> None:
         ({"evaluator": "judge", "output": "label", "label": "poor"}, [2, 5, 8]),
         ({"evaluator": "judge", "output": "score", "low": "0.9", "high": "0.95"}, [18, 19, 39]),
         ({"evaluator": "nobody"}, []),
+        ({"text": "city 34"}, [34, *range(340, 350)]),
+        ({"text": "COUNTRY 299?"}, [299]),
+        ({"text": "too long"}, list(FAILED)),
+        ({"text": "country 10", "status": "failed"}, [107]),
+        ({"text": "100%"}, []),
     ],
 )
 def test_filters_find_their_rows(client: TestClient, query: dict[str, object], found: list[int]) -> None:

@@ -15,7 +15,7 @@ from tidegate.core.wait_text import wait_text
 from tidegate.launch.counter_row import INTEGERS, RING_BYTES, SOURCE_CODES, ChangeRing, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals
-from tidegate.server.limit_history import CHANGES, FORGOTTEN_AFTER, SAMPLES, LimitHistory
+from tidegate.server.limit_history import CHANGES, FINISHED, FORGOTTEN_AFTER, SAMPLES, LimitHistory
 
 KEY = "openai · api.openai.com · gpt-5-mini"
 BEGAN = 1000.0
@@ -299,3 +299,53 @@ def test_a_quota_that_appears_later_moves_no_other(scene: Scene) -> None:
     first, second = scene.key()["series"]["quotas"]
     assert (first["name"], first["limit"]) == ("requests", [120.0, 120.0, 120.0])
     assert (second["name"], second["used"]) == ("input tokens", [None, None, 40.0])
+
+
+def test_attempts_are_told_by_the_second_with_the_learned_rate(scene: Scene) -> None:
+    scene.step(3, rate=4.0)
+    scene.counts |= {"refused": 2, "attempts": scene.counts["attempts"] + 2}
+    scene.step()
+    series = scene.key()["series"]
+    assert series["sent"] == [4, 4, 4, 2]
+    assert series["refused"] == [0, 0, 0, 2]
+    assert series["pace"] == [None] * 4
+
+
+def test_attempts_before_the_first_look_are_in_no_second(scene: Scene) -> None:
+    scene.now += 100.0
+    scene.counts["attempts"] = scene.counts["answered"] = 500
+    scene.step(2, rate=3.0)
+    assert scene.key()["series"]["sent"] == [0, 3]
+
+
+def test_a_finished_program_keeps_its_counts_after_its_keys_are_gone(scene: Scene) -> None:
+    scene.step(30, rate=2.0)
+    assert scene.history.answer(0)["finished"] == []
+    ended_at = scene.now + 1e9
+    for _ in range(FORGOTTEN_AFTER + 1):
+        scene.history.take([], scene.now)
+    answer = scene.history.answer(0)
+    assert answer["runs"] == []
+    (end,) = answer["finished"]
+    assert (end["pid"], end["command"], end["at"]) == (7, "python work.py", ended_at)
+    assert (end["counts"]["calls"], end["counts"]["answered"], end["counts"]["given_up"]) == (60, 60, 0)
+    assert (end["binding"]["name"], end["binding"]["limit"]) == ("requests", 120)
+    assert 0.3 < end["binding"]["share"] < 0.5
+
+
+def test_a_program_that_is_missed_for_a_moment_has_not_finished(scene: Scene) -> None:
+    scene.step(3, rate=1.0)
+    scene.history.take([], scene.now)
+    assert len(scene.history.answer(0)["finished"]) == 1
+    scene.step()
+    assert scene.history.answer(0)["finished"] == []
+
+
+def test_the_newest_finished_programs_are_kept(scene: Scene) -> None:
+    scene.step(1, rate=1.0)
+    for number in range(FINISHED + 5):
+        scene.history.take([scene.run(f"python work.py {number}")], scene.now)
+    scene.history.take([], scene.now)
+    told = [end["command"] for end in scene.history.answer(0)["finished"]]
+    assert len(told) == FINISHED
+    assert told[0] == f"python work.py {FINISHED + 4}"

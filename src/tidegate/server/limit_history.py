@@ -76,6 +76,7 @@ def shown_facts(total: KeyTotal, now: float) -> dict[str, Any]:
         "rejected": rejected,
         "counts": {name: known[name] for name in COUNTED},
         "refusals": {fate: {group: total.counts[f"{fate}_{group}"] for group in GROUPS} for fate in FATES},
+        "binding": _binding(total),
         "quotas": [
             {
                 "name": each.name,
@@ -88,6 +89,15 @@ def shown_facts(total: KeyTotal, now: float) -> dict[str, Any]:
             for each in seen.quotas
         ],
     }
+
+
+def _binding(total: KeyTotal) -> dict[str, Any] | None:
+    """Return the quota that was used most since the beginning, with its used share."""
+    quota = total.binding
+    if quota is None:
+        return None
+    share = finite(quota.share)
+    return {"name": quota.name, "limit": finite(quota.limit), "window": finite(quota.window), "share": share}
 
 
 def _latency(rows: list[KeyRow]) -> dict[str, float | None] | None:
@@ -138,6 +148,12 @@ CHANGES = 200
 FORGOTTEN_AFTER = 60
 """Samples for which an ended run is still shown. Chosen: a minute, in which the user may look at the end of a run."""
 
+YOUNG = 2.0 * PERIOD
+"""Seconds a program has run for at most when all of its attempts belong to the first sample."""
+
+FINISHED = 100
+"""Ended programs whose counts are kept. Chosen: the programs of a working day."""
+
 TOTALED = ("calls", "answered", "retried", "given_up")
 """Counts that are added up over all runs that the server has seen, ended ones included."""
 
@@ -149,14 +165,17 @@ of a change with their next step."""
 class Sample(NamedTuple):
     """State of a key: `used` and `limits` have the units of each quota within its window, by the order of their names.
 
-    `used` is None where the window is longer than the history, and the run is older.
+    `used` is None where the window is longer than the history, and the run is older. `sent` and `refused` are the
+    attempts since the sample before. `pace` is the learned rate in calls a second, None where none was learned.
     """
 
     number: int
     in_flight: int
     waiting: int
     slots: int
+    sent: int
     refused: int
+    pace: float | None
     used: tuple[float | None, ...]
     limits: tuple[float, ...]
 
@@ -183,7 +202,10 @@ class ShownChange(NamedTuple):
 
 @dataclass(slots=True)
 class KeyHistory:
-    """Samples of one key in one run; `rings` are the rings of changes at the last one, `noted` the newest changes."""
+    """Samples of one key in one run; `rings` are the rings of changes at the last one, `noted` the newest changes.
+
+    `attempts` and `refused` are the counts at the last sample.
+    """
 
     key_id: int
     quotas: tuple[str, ...] = ()
@@ -191,6 +213,8 @@ class KeyHistory:
     sums: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     rings: frozenset[bytes] = frozenset()
     noted: deque[KeyChange] = field(default_factory=lambda: deque(maxlen=CHANGES))
+    attempts: int = 0
+    refused: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
     number: int = 0
 
@@ -220,6 +244,7 @@ class LimitHistory:
         self._runs: dict[tuple[int, str], RunHistory] = {}
         self._changes: deque[ShownChange] = deque(maxlen=CHANGES)
         self._totals = dict.fromkeys(TOTALED, 0)
+        self._finished: dict[tuple[int, str], dict[str, Any]] = {}
         self._keys = self._noted = 0
         self.number = 0
         self.taken_at = 0.0
@@ -234,19 +259,21 @@ class LimitHistory:
             identity = each.pid, each.command
             known = self._runs.get(identity)
             if known is not None and each.elapsed >= known.elapsed:
-                run = known
+                run, watched = known, True
             else:
                 # A shorter run is another one: the system gave its process the same number.
                 run = self._runs[identity] = RunHistory(each.pid, printable(each.command))
+                watched = each.elapsed <= YOUNG
             run.unreadable, run.elapsed = each.unreadable, each.elapsed
             run.lost = each.totals.unreadable
             run.number, run.ended = self.number, False
             for total in each.totals.keys.values():
                 try:
-                    self._note(run, total, now)
+                    self._note(run, total, now, watched)
                 except (ArithmeticError, ValueError) as error:
                     # A file with damaged numbers must not take the other programs from the page.
                     run.unreadable = f"its counts are damaged ({type(error).__name__})"
+        self._note_ends()
         ago = self.number - FORGOTTEN_AFTER
         self._runs = {identity: run for identity, run in self._runs.items() if run.number > ago}
 
@@ -261,15 +288,32 @@ class LimitHistory:
             "period": PERIOD,
             "totals": dict(self._totals),
             "runs": [self._shown(run, first) for run in runs],
+            "finished": [*reversed(self._finished.values())],
             "changes": [change._asdict() for change in self._changes if change.number > first],
         }
 
-    def _note(self, run: RunHistory, total: KeyTotal, now: float) -> None:
+    def _note_ends(self) -> None:
+        for identity, run in self._runs.items():
+            if not run.ended:
+                # A program that was only missed for a moment has not ended.
+                self._finished.pop(identity, None)
+            elif run.number == self.number - 1:
+                end = _end_of(run, self.taken_at)
+                if end["counts"]["calls"]:
+                    self._finished[identity] = end
+        for identity in list(self._finished)[:-FINISHED]:
+            del self._finished[identity]
+
+    def _note(self, run: RunHistory, total: KeyTotal, now: float, watched: bool) -> None:
         facts = shown_facts(total, now)
+        attempts, refused = total.counts["attempts"], total.counts["refused"]
         key = run.keys.get(total.key)
         if key is None:
             self._keys += 1
             key = run.keys[total.key] = KeyHistory(self._keys)
+            if not watched:
+                # Nothing tells when the attempts before the first sample were sent.
+                key.attempts, key.refused = attempts, refused
         names = tuple(total.quotas)
         if names != key.quotas:
             # A quota that appears moves no other one: the readers of the samples go by their own order.
@@ -278,8 +322,11 @@ class LimitHistory:
         seen = {each["name"]: each for each in facts["quotas"]}
         used = tuple(_in_use(self._used(key, run, total, name, now), seen.get(name)) for name in key.quotas)
         limits = tuple(total.quotas[name].limit if name in total.quotas else 0.0 for name in key.quotas)
-        sample = Sample(self.number, total.in_flight, total.waiting, total.slots, total.counts["refused"], used, limits)
-        key.samples.append(sample)
+        # What a process counted that has ended since may be missing.
+        sent, refusals = max(0, attempts - key.attempts), max(0, refused - key.refused)
+        flying, waiting, slots = total.in_flight, total.waiting, total.slots
+        key.samples.append(Sample(self.number, flying, waiting, slots, sent, refusals, facts["pace"], used, limits))
+        key.attempts, key.refused = attempts, refused
         key.sums.append(sums)
         self._note_changes(key, total.here, now)
         # What a process counted that has ended since may be missing: only what is new is added.
@@ -353,7 +400,9 @@ class LimitHistory:
                 "in_flight": [sample.in_flight for sample in new],
                 "waiting": [sample.waiting for sample in new],
                 "slots": [sample.slots for sample in new],
+                "sent": [sample.sent for sample in new],
                 "refused": [sample.refused for sample in new],
+                "pace": [sample.pace for sample in new],
                 "quotas": [
                     {
                         "name": name,
@@ -366,6 +415,20 @@ class LimitHistory:
                 ],
             },
         }
+
+
+def _end_of(run: RunHistory, at: float) -> dict[str, Any]:
+    """Return an ended program as its last sample counted it; `at` is in seconds since 1970."""
+    keys = [key.facts for key in run.keys.values()]
+    bound = [facts["binding"] for facts in keys if facts["binding"] and facts["binding"]["share"] is not None]
+    return {
+        "pid": run.pid,
+        "command": run.command,
+        "at": finite(at),
+        "elapsed": run.elapsed,
+        "counts": {name: sum(facts["counts"][name] for facts in keys) for name in COUNTED},
+        "binding": max(bound, key=lambda each: float(each["share"]), default=None),
+    }
 
 
 def _in_use(used: float | None, quota: Mapping[str, Any] | None) -> float | None:

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from tidegate.core.safe_text import printable
@@ -29,7 +30,7 @@ from tidegate.experiments.storage import (
 )
 from tidegate.experiments.storage.database import has_secret, parsed
 from tidegate.experiments.storage.records import score_title
-from tidegate.experiments.storage.row_pages import CELL, RowPage
+from tidegate.experiments.storage.row_pages import CELL, ROW, RowPage
 from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.tally import OutputTally, StageTally, scores_of
 from tidegate.launch.runs import keys_of
@@ -84,12 +85,16 @@ def summary(row: ExperimentRow, stages: Stages, spend: Spend, source: Experiment
 async def details(store: Store, row: ExperimentRow, stages: Stages, source: ExperimentSource) -> dict[str, Any]:
     spend = await store.usages.spend(row.id)
     log = await store.reports.last_logs(row.id, READ_LINES)
-    stats = added_up(await store.reports.claim_stats(row.id))
+    claims = await store.reports.claim_stats(row.id)
+    stats = added_up(claims)
     started = source.started.get(row.id)
     return {
         **summary(row, stages, spend, source),
         "source": row.source,
         "task": row.spec.get("task"),
+        "model": _model(row),
+        "runs": len(claims),
+        "unusable": {} if find_spec("pyarrow") else {"parquet": "pyarrow not installed; run: pip install pyarrow"},
         "run_by": owner(row, log) if row.status is Status.RUNNING else "",
         "stopped_by": stopper(row, log),
         "keys": _keys(row),
@@ -104,6 +109,13 @@ async def details(store: Store, row: ExperimentRow, stages: Stages, source: Expe
     }
 
 
+def _model(row: ExperimentRow) -> str:
+    """Return the model of an experiment that is declared in a file; empty where its code names one."""
+    declared = row.spec.get("declared")
+    task = declared.get("task") if isinstance(declared, Mapping) else None
+    return str(task.get("model") or "") if isinstance(task, Mapping) else ""
+
+
 def _batches(records: Sequence[BatchRecord]) -> dict[str, Any] | None:
     """Return the batches at a provider's Batch API by state, and those that are not fetched; None without any."""
     if not records:
@@ -112,9 +124,15 @@ def _batches(records: Sequence[BatchRecord]) -> dict[str, Any] | None:
     left = [each for each in records if each.state is not BatchState.FETCHED]
     return {
         "counts": {state.value: counts[state] for state in BatchState if counts[state]},
-        "left": [{**each.facts(), "detail": each.detail or ""} for each in left[:BATCHES]],
+        "left": [_batch(each) for each in left[:BATCHES]],
+        "rows": sum(each.count for each in left),
         "more": len(left) > BATCHES,
     }
+
+
+def _batch(record: BatchRecord) -> dict[str, Any]:
+    made = record.created_at
+    return {**record.facts(), "detail": record.detail or "", "created": made.timestamp() if made is not None else None}
 
 
 def page(found: RowPage) -> dict[str, Any]:
@@ -218,9 +236,7 @@ def _progress(row: ExperimentRow, stages: Stages, source: ExperimentSource) -> d
     names = _evaluators(row)
     judges = [stages.get(name, StageTally()) for name in names]
     total = row.rows * row.repetitions
-    answered = tasks.counts.get("ok", 0)
-    # A row without an answer is not judged; a row that is not tried yet is expected to get one.
-    expected = max(0, max(total, tasks.items) - (tasks.items - answered)) * len(judges)
+    expected = _to_judge(stages, total) * len(judges)
     judged = sum(each.items for each in judges)
     failed = sum(each.failed.get(status, 0) for each in (tasks, *judges) for status in ("error", "invalid"))
     etas = [source.eta(row.id, row.epoch, TASKS, tasks.items, total)]
@@ -241,6 +257,12 @@ def _progress(row: ExperimentRow, stages: Stages, source: ExperimentSource) -> d
             if one.scored
         ],
     }
+
+
+def _to_judge(stages: Stages, total: int) -> int:
+    """Return the rows that an evaluator judges: those with an answer, and those not tried yet, which may get one."""
+    tasks = stages.get(TASKS, StageTally())
+    return max(0, max(total, tasks.items) - (tasks.items - tasks.counts.get("ok", 0)))
 
 
 def _part(stages: Sequence[StageTally], total: int) -> dict[str, int]:
@@ -277,11 +299,11 @@ def _held(facts: dict[str, Any]) -> dict[str, Any]:
 def _stage(name: str, stages: Stages, spend: Spend, row: ExperimentRow) -> dict[str, Any]:
     tally = stages.get(name, StageTally())
     asked = row.spec.get("evaluators")
-    answered = stages.get(TASKS, StageTally()).counts.get("ok", 0)
+    total = row.rows * row.repetitions
     return {
         "name": name,
         "former": name != TASKS and isinstance(asked, Mapping) and name not in asked,
-        **_part([tally], row.rows * row.repetitions if name == TASKS else answered),
+        **_part([tally], total if name == TASKS else _to_judge(stages, total)),
         "counts": tally.counts,
         "attempts": tally.attempts,
         "seconds": tally.milliseconds / 1000 / tally.items if tally.items else None,
@@ -336,7 +358,8 @@ def _result(one: Any, judged: Sequence[Any]) -> dict[str, Any]:
         "ordinal": one.ordinal,
         "repetition": one.repetition,
         "name": one.name[:CELL],
-        "row": _fields(one.row),
+        "row": _row_text(one.row),
+        "fields": _fields(one.row),
         "status": one.status,
         "output": readable(one.output),
         "error_kind": one.error_kind,
@@ -357,16 +380,26 @@ def _result(one: Any, judged: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _fields(text: str | None) -> str | None:
-    """Return the fields of a short row as `name: value`; a longer one stays the beginning of its JSON."""
+def _fields(text: str | None) -> dict[str, str] | None:
+    """Return the beginnings of a row's fields; None for a row that is very long, or is no object."""
     try:
-        row = json.loads(text) if text is not None and len(text) <= CELL else None
+        row = json.loads(text) if text is not None and len(text) <= ROW else None
     except ValueError:
         row = None
     if not isinstance(row, dict):
-        return readable(text)
+        return None
     told = {name: each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for name, each in row.items()}
-    return " · ".join(f"{name}: {value}" for name, value in told.items())
+    return {name: _cut(each) for name, each in told.items()}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CELL else f"{text[:CELL]}…"
+
+
+def _row_text(text: str | None) -> str | None:
+    """Return a row as `name: value`; one without fields stays the beginning of its JSON."""
+    fields = _fields(text)
+    return readable(text) if fields is None else _cut(" · ".join(f"{name}: {value}" for name, value in fields.items()))
 
 
 def _whole(value: Any) -> dict[str, Any]:

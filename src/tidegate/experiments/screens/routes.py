@@ -279,6 +279,8 @@ def _filter(request: Request) -> RowFilter:
     evaluator = given.get("evaluator")
     if evaluator is None and any(name in given for name in ("label", "low", "high")):
         raise SourceProblem("filter not usable: a label or a score needs its evaluator", status=400)
+    if evaluator is not None and given.get("text"):
+        raise SourceProblem("filter not usable: choose a text or a judgement", status=400)
     return RowFilter(
         statuses[status] if status is not None else None,
         evaluator,
@@ -286,6 +288,7 @@ def _filter(request: Request) -> RowFilter:
         given.get("label"),
         _score(request, "low"),
         _score(request, "high"),
+        given.get("text") or None,
     )
 
 

@@ -1,8 +1,8 @@
 """Pages of results for a table on a screen: long texts are cut by the database, and no page reads more than a bound.
 
 Theory of operation. A page begins after, or ends before, the cursor of an item. Failed, parked and invalid items are
-found by the partial indexes of results that are not ok. A label or a score has no index: a search for one visits at
-most `SEARCHED` items, and the page states how far it came.
+found by the partial indexes of results that are not ok. A label, a score or a text has no index: a search for one
+visits at most `SEARCHED` or `SEARCHED_TEXTS` items, and the page states how far it came.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.experiments.storage.bulk import item_values, of_items
@@ -20,12 +20,19 @@ from tidegate.experiments.storage.database import Database
 from tidegate.experiments.storage.pending import extent_of
 from tidegate.experiments.storage.records import ResultStatus, TaskCursor
 from tidegate.experiments.storage.schema import annotation_rows, contents, dataset_rows, not_ok, runs
+from tidegate.experiments.storage.stored_forms import encoded
 
 CELL = 200
 """Characters of a long text in a page. Chosen: about three lines of a cell."""
 
 SEARCHED = 100_000
 """Most items that one search for a label or a score visits. Chosen: the page is there within 100 ms."""
+
+SEARCHED_TEXTS = 10_000
+"""Most items whose texts one search reads. Chosen: with texts of 2,000 characters it is there within 100 ms."""
+
+ROW = 4_000
+"""Characters of a row that a page reads to find its fields. Chosen: most rows are whole, and 100 of them are small."""
 
 MAX_JUDGEMENTS = 40
 """Most outputs of evaluators that a page has of one item."""
@@ -35,7 +42,8 @@ MAX_JUDGEMENTS = 40
 class RowFilter:
     """Items that a page shows: with a `status` that is not ok in any stage, or with a judgement by `evaluator`.
 
-    The judgement has the `label`, or a score from `low` to `high`.
+    The judgement has the `label`, or a score from `low` to `high`. The `text` is a part of the name, the row, the
+    answer or the error, in capital or small letters.
     """
 
     status: ResultStatus | None = None
@@ -44,10 +52,12 @@ class RowFilter:
     label: str | None = None
     low: float | None = None
     high: float | None = None
+    text: str | None = None
 
     @property
-    def searches(self) -> bool:
-        return self.evaluator is not None
+    def searched(self) -> int:
+        """Return the items that one search visits; 0 where an index finds them."""
+        return SEARCHED_TEXTS if self.text is not None else SEARCHED if self.evaluator is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +88,14 @@ async def row_page(
         if extent is None:
             return RowPage()
         back = before is not None
-        window = max(1, SEARCHED // extent.repetitions)
-        if wanted.searches:
+        window = max(1, wanted.searched // extent.repetitions)
+        if wanted.searched:
             start, end = (before[0] - window, before[0] + 1) if before else ((after or (0, 0))[0], 0)
             end = end or start + window
             bounds = (max(0, start), end)
         else:
             bounds = None
-        found = await _items(connection, experiment_id, wanted, after, before, bounds, limit + 1)
+        found = await _items(connection, experiment_id, extent.dataset_id, wanted, after, before, bounds, limit + 1)
         items = found[:limit]
         rows = await _rows(
             connection, database.sqlite, experiment_id, extent.dataset_id, items[::-1] if back else items
@@ -101,6 +111,7 @@ async def row_page(
 async def _items(
     connection: AsyncConnection,
     experiment_id: int,
+    dataset_id: int,
     wanted: RowFilter,
     after: TaskCursor | None,
     before: TaskCursor | None,
@@ -112,6 +123,8 @@ async def _items(
     for table in _tables(wanted):
         one = table.c
         query = select(one.ordinal, one.repetition).where(one.experiment_id == experiment_id, *_kept(table, wanted))
+        if wanted.text is not None:
+            query = _with_text(query, dataset_id, wanted.text)
         if bounds is not None:
             query = query.where(one.ordinal >= bounds[0], one.ordinal < bounds[1])
         if before is not None:
@@ -128,11 +141,31 @@ async def _items(
 
 
 def _tables(wanted: RowFilter) -> Sequence[Table]:
+    if wanted.text is not None:
+        return (runs,)
     if wanted.evaluator is not None:
         return (annotation_rows,)
     if wanted.status in (ResultStatus.ERROR, ResultStatus.PARKED):
         return (runs, annotation_rows)
     return (runs,)
+
+
+def _with_text(query: Select[Any], dataset_id: int, text: str) -> Select[Any]:
+    one, row = runs.c, dataset_rows.c
+    # Texts are stored as JSON: quotation marks and line ends are escaped there.
+    stored = encoded(text)[1:-1]
+    return (
+        query.join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == one.ordinal))
+        .outerjoin(contents, contents.c.digest == row.digest)
+        .where(
+            or_(
+                row.name.icontains(text, autoescape=True),
+                one.error.icontains(text, autoescape=True),
+                one.output.icontains(stored, autoescape=True),
+                contents.c.body.icontains(stored, autoescape=True),
+            )
+        )
+    )
 
 
 def _kept(table: Table, wanted: RowFilter) -> list[ColumnElement[bool]]:
@@ -174,7 +207,7 @@ async def _rows(
 @cache
 def _results(sqlite: bool) -> Select[Any]:
     one, row = runs.c, dataset_rows.c
-    body = func.coalesce(func.substr(contents.c.body, 1, CELL + 1), func.substr(row.invalid, 1, CELL + 1))
+    body = func.coalesce(func.substr(contents.c.body, 1, ROW + 1), func.substr(row.invalid, 1, CELL + 1))
     return (
         select(
             one.ordinal,

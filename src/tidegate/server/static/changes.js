@@ -1,6 +1,6 @@
-// The list of a key's changes, and the times for which it was closed.
+// The texts of a key's changes, their list, and the times for which it was closed.
 import { html } from "/static/vendor/preact-htm.js";
-import { amount, duration, per, time } from "/static/parts.js";
+import { amount, duration, paced, per, time } from "/static/parts.js";
 
 const CAUSES = {
   rate: "429: rate",
@@ -25,8 +25,6 @@ const ORIGINS = {
   usage: "inferred from usage",
 };
 
-const rate = (value) => `${amount(value)}/s`;
-
 // Each kind has a mark, a text, and whether the key was closed by it.
 const KINDS = {
   limit: (each) => {
@@ -39,11 +37,11 @@ const KINDS = {
     ? ["▲", `in flight raised ${amount(each.before)} → ${amount(each.after)}`]
     : ["▼", `in flight cut ${amount(each.before)} → ${amount(each.after)}`]),
   pace: (each) => {
-    if (!each.before) return ["●", `rate learned: ${rate(each.after)}`];
-    if (!each.after) return ["○", `learned rate ${rate(each.before)} lifted`];
+    if (!each.before) return ["●", `rate learned: ${paced(each.after)}`];
+    if (!each.after) return ["○", `learned rate ${paced(each.before)} lifted`];
     return each.after > each.before
-      ? ["▲", `learned rate raised ${rate(each.before)} → ${rate(each.after)}`]
-      : ["▼", `learned rate cut ${rate(each.before)} → ${rate(each.after)}`];
+      ? ["▲", `learned rate raised ${paced(each.before)} → ${paced(each.after)}`]
+      : ["▼", `learned rate cut ${paced(each.before)} → ${paced(each.after)}`];
   },
   cooldown: (each) => ["‖", `cooldown of ${duration(each.after ?? 0)}${each.before ? `; provider asked for ${duration(each.before)}` : ""}`],
   breaker_opened: (each) => ["✕", `breaker opened; first probe after ${duration(each.after ?? 0)}`],
@@ -58,11 +56,16 @@ function reason(each) {
   return ["limit", "concurrency", "pace"].includes(each.kind) ? ORIGINS[each.origin] : undefined;
 }
 
+const marked = (each) => (KINDS[each.kind] ?? (() => ["●", each.kind]))(each);
+
+// Return a change in words, without its cause.
+export const said = (each) => marked(each)[1];
+
 export function Changes({ changes }) {
   if (!changes.length) return html`<p class="faint">None yet.</p>`;
   return html`
     <ol class="changes" tabindex="0" aria-label="Changes, newest first">${[...changes].reverse().map((each) => {
-      const [mark, text] = (KINDS[each.kind] ?? (() => ["●", each.kind]))(each);
+      const [mark, text] = marked(each);
       const why = reason(each);
       return html`
         <li key=${each.id}>

@@ -14,10 +14,12 @@ const PATIENCE_MS = 15000;
 
 // Send a request with the token, and return the answer.
 export async function send(path, { headers, ...options } = {}) {
-  const authorization = `Bearer ${sessionStorage.getItem("token") ?? ""}`;
+  const token = sessionStorage.getItem("token");
+  const authorization = `Bearer ${token ?? ""}`;
   const answer = await fetch(path, { ...options, headers: { ...headers, authorization } }).catch(() => {
     throw new Error("server not reached: it is asked again each second");
   });
+  if (answer.status === 401 && !token) throw new Error("token missing: open the whole URL that tidegate serve printed, with the part behind #");
   if (answer.status === 401) throw new Error("token not valid: the server has restarted; open the URL that it printed");
   return answer;
 }
@@ -59,6 +61,11 @@ export const clock = (seconds) => {
 };
 
 export const duration = (seconds) => (seconds < 9.95 ? `${seconds.toFixed(1)} s` : seconds < 59.5 ? `${seconds.toFixed(0)} s` : clock(seconds));
+// A rate of calls: slow ones by the minute, with as many digits as tell two of them apart.
+export const paced = (rate) => {
+  const [value, unit] = rate >= 2 ? [rate, "s"] : rate >= 0.01 || rate === 0 ? [60 * rate, "min"] : [3600 * rate, "h"];
+  return `${value >= 100 ? amount(value) : Number(value.toPrecision(3))}/${unit}`;
+};
 export const per = (window) => WINDOWS.get(window) ?? duration(window);
 export const time = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
 export const age = (seconds) => (seconds < 59.5 ? `${Math.round(seconds)} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`);
