@@ -1,4 +1,4 @@
-"""Streams that fail before their content are sent again; their reader sees only the stream after the failure."""
+"""Streams that begin with a failure are sent again; their reader sees only the stream after the failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 import tidegate
 from tests.transports.answering import BODY, Reply, Server, only
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.transports.stream_openings import is_opening
 
 SSE = {"content-type": "text/event-stream"}
 OVERLOADED = json.dumps({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}).encode()
@@ -39,16 +38,9 @@ def by_async(registry: RateLimitRegistry, url: str) -> bytes:
     return asyncio.run(ask())
 
 
-def replies(*bodies: bytes | None) -> Callable[[int, str], Reply]:
-    """Answer 200 with these bodies in turn, the last one for ever; None breaks the connection before the first byte."""
-
-    def reply(number: int, path: str) -> Reply:
-        body = bodies[min(number, len(bodies)) - 1]
-        if body is None:
-            return 200, {**SSE, "content-length": "100"}, iter(())
-        return 200, SSE, body
-
-    return reply
+def replies(*bodies: bytes | list[bytes]) -> Callable[[int, str], Reply]:
+    """Answer 200 with these bodies in turn, the last one for ever; a list is sent piece by piece."""
+    return lambda number, path: (200, SSE, bodies[min(number, len(bodies)) - 1])
 
 
 stacks = pytest.mark.parametrize("ask", [by_sync, by_async])
@@ -57,45 +49,30 @@ quick = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01)
 
 @quick
 @stacks
-@pytest.mark.parametrize(
-    "opening", [b"", START, ROLE, b": keep-alive\n\n"], ids=["nothing", "start", "role", "comment"]
-)
-def test_refusal_before_any_content_is_waited_out(ask: Ask, opening: bytes) -> None:
+@pytest.mark.parametrize("comment", [b"", b": keep-alive\n\n", b":\n: x\r\n\r\n"])
+def test_refusal_in_the_first_event_is_waited_out(ask: Ask, comment: bytes) -> None:
     registry = RateLimitRegistry(tidegate.Settings())
-    with Server(replies(opening + FAILED, GOOD)) as server:
-        assert ask(registry, server.chat) == GOOD
-        assert server.bodies[0] == server.bodies[1]
+    with Server(replies(comment + FAILED, FAILED, GOOD)) as server:
+        assert ask(registry, server.chat) in (GOOD, comment + GOOD)
+        assert server.bodies[0] == server.bodies[1] == server.bodies[2]
     seen = only(registry)
-    assert (seen.refused, seen.absorbed, seen.answered, seen.failed_calls, seen.calls) == (1, 1, 1, 0, 1)
+    assert (seen.refused, seen.absorbed, seen.answered, seen.failed_calls, seen.calls) == (2, 2, 1, 0, 1)
 
 
 @quick
 @stacks
-def test_break_before_any_content_is_sent_again(ask: Ask) -> None:
-    registry = RateLimitRegistry(tidegate.Settings())
-    with Server(replies(None, GOOD)) as server:
-        assert ask(registry, server.chat) == GOOD
-    seen = only(registry)
-    assert (seen.answered, seen.failed_calls, seen.calls) == (1, 0, 1)
-
-
-@quick
-@stacks
-def test_stream_that_always_breaks_ends_with_the_clients_own_error(ask: Ask) -> None:
-    registry = RateLimitRegistry(tidegate.Settings())
-    with Server(replies(None)) as server:
-        with pytest.raises(httpx.RemoteProtocolError):
-            ask(registry, server.chat)
-        assert len(server.seen) == 3
-    seen = only(registry)
-    assert (seen.answered, seen.failed_calls, seen.calls) == (0, 1, 1)
+@pytest.mark.parametrize("cut", [1, 6, 14, 30, len(FAILED) - 1])
+def test_first_event_may_come_in_parts(ask: Ask, cut: int) -> None:
+    with Server(replies([FAILED[:cut], FAILED[cut:]], GOOD)) as server:
+        assert ask(RateLimitRegistry(tidegate.Settings()), server.chat) == GOOD
 
 
 @stacks
-def test_failure_after_content_is_the_readers(ask: Ask) -> None:
+@pytest.mark.parametrize("before", [START, ROLE, ROLE + PIECE], ids=["start", "role", "content"])
+def test_failure_after_an_event_is_the_readers(ask: Ask, before: bytes) -> None:
     registry = RateLimitRegistry(tidegate.Settings())
-    with Server(replies(ROLE + PIECE + FAILED, GOOD)) as server:
-        assert ask(registry, server.chat) == ROLE + PIECE + FAILED
+    with Server(replies(before + FAILED, GOOD)) as server:
+        assert ask(registry, server.chat) == before + FAILED
         assert len(server.seen) == 1
     assert (only(registry).failed_calls, only(registry).calls) == (1, 1)
 
@@ -111,30 +88,78 @@ def test_failure_that_no_wait_cures_is_the_readers_at_once(ask: Ask) -> None:
 
 @quick
 @stacks
-def test_refusals_up_to_the_deadline_show_the_events_of_the_first(ask: Ask) -> None:
+def test_failure_of_the_providers_own_is_tried_twice_again(ask: Ask) -> None:
+    failed = b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"Internal error"}}\n\n'
+    registry = RateLimitRegistry(tidegate.Settings())
+    with Server(replies(failed)) as server:
+        assert ask(registry, server.chat) == failed
+        assert len(server.seen) == 3
+    assert (only(registry).answered, only(registry).failed_calls, only(registry).calls) == (0, 1, 1)
+
+
+@quick
+@stacks
+def test_refusals_up_to_the_deadline_are_the_readers(ask: Ask) -> None:
     registry = RateLimitRegistry(tidegate.Settings(max_wait=0.2))
-    with Server(replies(START + FAILED)) as server:
-        assert ask(registry, server.chat) == START + FAILED
+    with Server(replies(FAILED)) as server:
+        assert ask(registry, server.chat) == FAILED
     seen = only(registry)
-    assert (seen.answered, seen.calls) == (0, 1)
+    assert (seen.answered, seen.given_up, seen.calls) == (0, 1, 1)
+
+
+@quick
+@stacks
+def test_reader_gets_the_first_failure_where_its_repetition_fails_otherwise(ask: Ask) -> None:
+    """The SDK then raises its own error about the stream, and no other class."""
+
+    def reply(number: int, path: str) -> Reply:
+        return (200, SSE, FAILED) if number == 1 else (401, {"content-type": "application/json"}, b"{}")
+
+    registry = RateLimitRegistry(tidegate.Settings())
+    with Server(reply) as server:
+        assert ask(registry, server.chat) == FAILED
+    assert (only(registry).calls, only(registry).in_flight) == (1, 0)
+
+
+@quick
+def test_stream_that_is_closed_while_its_call_waits_again_holds_nothing() -> None:
+    registry = RateLimitRegistry(tidegate.Settings())
+    closing: list[httpx.Response] = []
+
+    def reply(number: int, path: str) -> Reply:
+        if number == 1:
+            return 200, SSE, FAILED
+        # As a stop button: another thread closes the response, before the repeated call is answered.
+        closing[0].close()
+        return 200, SSE, GOOD
+
+    client = httpx.Client(limits=httpx.Limits(max_connections=1))
+    with Server(reply) as server, registry.wrap(client):
+        with client.stream("POST", server.chat, json=STREAMED) as response:
+            closing.append(response)
+            assert b"".join(response.iter_raw()) in (b"", FAILED)
+        assert only(registry).in_flight == 0
+        # The only connection is free again.
+        assert client.post(server.chat, json=STREAMED).content == GOOD
 
 
 @stacks
-def test_other_streams_and_single_events_pass_at_once(ask: Ask) -> None:
+def test_other_streams_pass_as_they_are(ask: Ask) -> None:
     lines = b'{"response": ""}\n{"response": "Paris"}\n'
     with Server(replies(lines)) as server:
         assert ask(RateLimitRegistry(tidegate.Settings()), server.chat) == lines
 
 
-def test_content_is_passed_on_before_the_next_event_comes() -> None:
+def test_each_event_is_passed_on_before_the_next_one_comes() -> None:
     passed: list[bytes] = []
+    events = [b": ping\n\n", START, ROLE, PIECE, b"data: [DONE]\n\n"]
 
     def pieces() -> Iterator[bytes]:
-        yield PIECE
-        # The server sends on only once the reader has the first piece.
-        while not passed:
-            pass
-        yield b"data: [DONE]\n\n"
+        for number, event in enumerate(events):
+            # The server sends on only once the reader has the event before.
+            while len(b"".join(passed)) < len(b"".join(events[:number])):
+                pass
+            yield event
 
     registry = RateLimitRegistry(tidegate.Settings())
     with (
@@ -144,28 +169,4 @@ def test_content_is_passed_on_before_the_next_event_comes() -> None:
     ):
         for chunk in response.iter_bytes():
             passed.append(chunk)
-    assert b"".join(passed) == PIECE + b"data: [DONE]\n\n"
-
-
-@pytest.mark.parametrize(
-    ("seen", "opens"),
-    [
-        (START, True),
-        (START[:20], True),
-        (ROLE, True),
-        (b'data: {"choices":[],"prompt_filter_results":[]}\n\n', True),
-        (b'event: response.created\r\ndata: {"type":"response.created"}\r\n\r\n', True),
-        (b": OPENROUTER PROCESSING\n\n", True),
-        (ROLE + PIECE, False),
-        (b'data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":"stop"}]}\n\n', False),
-        (b'data: {"choices":[{"delta":{"role":"assistant","tool_calls":[{"id":"a"}]}}]}\n\n', False),
-        (b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n', False),
-        (b'data: {"token": "x"}\n\n', False),
-        (b"event: unknown\ndata: {}\n\n", False),
-        (b"data: [DONE]\n\n", False),
-        (b'[{"candidates"', False),
-        (b"event: ping\n\n" * 2000, False),
-    ],
-)
-def test_opening_is_what_comes_before_the_first_piece(seen: bytes, opens: bool) -> None:
-    assert is_opening(seen) is opens
+    assert b"".join(passed) == b"".join(events)

@@ -94,7 +94,7 @@ class HttpCall(GovernedCall, ABC):
 
     __slots__ = (
         "args",
-        "broken_streams",
+        "failed_streams",
         "kwargs",
         "mocks",
         "provider",
@@ -106,8 +106,8 @@ class HttpCall(GovernedCall, ABC):
         "wrapped",
     )
 
-    broken_streams: int
-    """Streams of the call that broke before any content; it is set at the first one."""
+    failed_streams: int
+    """Streams of the call that began with a failure of the provider's own; it is set at the first one."""
 
     sdk_may_repeat: bool
     """Whether the SDK above may repeat the call after its wait here: a token or a stub server bounds that wait."""

@@ -1,9 +1,8 @@
-"""Opening of a stream: the events before the first piece of an answer, after which a failure can still be repeated.
+"""Opening of a stream: its bytes up to the end of the first event, in which a provider may refuse under a 200.
 
-Theory of operation. A provider may answer 200 and refuse in the first events, or break the connection before them. As
-long as the reader has got no byte, the call can be sent again like any refused one. So the opening is kept back: known
-events without content, such as `message_start`, which come right before the first piece. The first event of any other
-kind ends the opening, so a stream of an unknown form is passed on at once.
+Theory of operation. As long as the reader has got no event, the call can be sent again like any refused one. Only the
+first event is judged, and it is kept back no longer than until it is whole. Comments (keep-alives) before it are passed
+on, because no reader sees them. A stream that breaks is not repeated: the provider may have begun what was asked.
 """
 
 from __future__ import annotations
@@ -13,104 +12,71 @@ from typing import Any
 
 from tidegate import providers
 from tidegate.core.exchange import AttemptResult
-from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
+from tidegate.core.values import CAPACITY, Kind
 from tidegate.transports.call import HttpCall
 
-STARTS = (b"data:", b"event:", b":", b"id:", b"retry:")
-"""Beginnings of a stream of server-sent events; of any other stream nothing is kept back."""
+STARTS = (b"data:", b"event:", b"id:", b"retry:")
+"""Beginnings of a server-sent event; any other stream is passed on as it comes."""
 
-OPENING_EVENTS = frozenset(
-    {
-        b"message_start",
-        b"content_block_start",
-        b"ping",
-        b"response.created",
-        b"response.queued",
-        b"response.in_progress",
-        b"response.output_item.added",
-        b"response.content_part.added",
-    }
-)
-"""Names of events before the first piece of an answer. Source: provider-facts.md, streams of Anthropic and OpenAI."""
+MAX_EVENT_BYTES = 1 << 14
+"""Most bytes of a first event that are kept back. Chosen: far above an error event."""
 
-MAX_OPENING_BYTES = 1 << 14
-"""Most bytes of an opening that are kept back. Chosen: OpenAI repeats the whole request in `response.created`."""
+REPEATED_FAILURES = 2
+"""Most repetitions of a call whose stream begins with a failure of the provider's own. Precedent: openai and anthropic,
+two retries of a status 500."""
 
-STREAM_ATTEMPTS = 3
-"""Attempts of a call whose streams break before their content. Precedent: openai and anthropic, two retries."""
+_COMMENTS = re.compile(rb"(?:(?::[^\n]*)?\r?\n)*")
+_FAILING = re.compile(rb"rror|base_resp|\"msg\"|success|xception")
+"""Some word that every failure in an event has: most first events are passed on by this look alone."""
 
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
-_NAME = re.compile(rb"(?:^|\n)event:[ ]?([^\r\n]*)")
-_ROLE = re.compile(rb'"delta"[ ]?:[ ]?\{[^{}]*"role"')
-_ENDED = re.compile(rb'"finish_reason"[ ]?:[ ]?"')
-_NO_CHOICE = re.compile(rb'"choices"[ ]?:[ ]?\[\]')
 
 
 class StreamOpening:
-    """Opening of one stream of `call`: the chunks `kept` back, until the opening `is_over` or has a `failure`."""
+    """Opening of one stream of `call`: the chunks `kept` back, until it `is_over` or has a `failure`."""
 
-    __slots__ = ("_call", "failure", "is_over", "kept")
+    __slots__ = ("_call", "_kept", "failure", "is_over")
 
     def __init__(self, call: HttpCall | None) -> None:
         self._call = call
-        self.kept: list[bytes] = []
+        self._kept: list[bytes] = []
         self.is_over = call is None or not call.policy.replayable
         self.failure: AttemptResult | None = None
 
     def add(self, chunk: bytes, so_far: bytearray) -> list[bytes]:
         """Return the chunks that are passed on now that `chunk` came, the last part of the bytes `so_far`."""
-        self.kept.append(chunk)
-        call, seen = self._call, bytes(so_far)
-        assert call is not None, "an opening that is over gets no chunk"
-        if not providers.has_content(seen):
-            failure = providers.judge_event(call.provider, seen)
-            if failure is not None and _is_repeatable(failure):
-                self.failure = AttemptResult(failure, call.refused({}, {}))
-                return []
-            if failure is None and is_opening(seen):
-                return []
+        self._kept.append(chunk)
+        start = _COMMENTS.match(so_far)
+        first = bytes(so_far[start.end() :]) if start is not None else bytes(so_far)
+        if not first or first.startswith(b":"):
+            return self.end()
+        end = _EVENT_END.search(first)
+        if first.startswith(STARTS) and end is None and len(first) <= MAX_EVENT_BYTES:
+            return []
         self.is_over = True
-        return self.end()
-
-    def break_off(self, error: Exception) -> bool:
-        """Return whether the call is sent again after `error` in the opening; not after a timeout of its caller."""
-        if self.is_over or self._call is None:
-            return False
-        failure = self._call.judge_error(error)
-        if failure.cause is not Cause.OUTAGE or not _is_repeatable(failure):
-            return False
-        self.failure = AttemptResult(failure, error=error)
-        return True
+        if end is not None and first.startswith(STARTS):
+            self.failure = self._failed(first[: end.end()])
+        return [] if self.failure is not None else self.end()
 
     def end(self) -> list[bytes]:
         """Return the chunks that are kept, which nothing holds back any longer."""
-        kept, self.kept = self.kept, []
+        kept, self._kept = self._kept, []
         return kept
+
+    def _failed(self, event: bytes) -> AttemptResult | None:
+        call = self._call
+        assert call is not None, "an opening that is over gets no chunk"
+        failure = providers.judge_event(call.provider, event) if _FAILING.search(event) is not None else None
+        if failure is None or providers.has_content(event):
+            return None
+        if failure.kind is Kind.TRANSIENT:
+            call.failed_streams = getattr(call, "failed_streams", 0) + 1
+            call.policy = call.policy._replace(attempts=max(1, REPEATED_FAILURES - call.failed_streams + 2))
+        elif failure.kind not in CAPACITY:
+            return None
+        return AttemptResult(failure, call.refused({}, {}))
 
 
 def continues(response: Any) -> bool:
     """Return whether the response of a repeated call continues its stream: a good one that is not compressed."""
-    return response.status_code < 400 and "content-encoding" not in response.headers
-
-
-def _is_repeatable(failure: Outcome) -> bool:
-    return failure.kind in CAPACITY or failure.kind is Kind.TRANSIENT
-
-
-def is_opening(seen: bytes) -> bool:
-    """Return whether the bytes of a stream so far are events without content, or the beginning of an event."""
-    if len(seen) > MAX_OPENING_BYTES or not seen.startswith(STARTS):
-        return False
-    return all(map(_opens, _EVENT_END.split(seen)[:-1]))
-
-
-def _opens(event: bytes) -> bool:
-    name = _NAME.search(event)
-    if name is not None:
-        return name[1] in OPENING_EVENTS
-    if event.startswith(b":"):
-        return b"data:" not in event
-    # The first event of a chat: the role, or what Azure tells of the prompt.
-    if _ROLE.search(event) is not None:
-        return _ENDED.search(event) is None and b"tool_calls" not in event
-    return _NO_CHOICE.search(event) is not None and b'"usage":{' not in event
+    return response.status_code == 200 and "content-encoding" not in response.headers

@@ -25,10 +25,10 @@ from tidegate import providers
 from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Kind, Outcome
+from tidegate.core.values import Outcome
 from tidegate.transports import bodies
 from tidegate.transports.call import HttpCall
-from tidegate.transports.stream_openings import STREAM_ATTEMPTS, StreamOpening, continues
+from tidegate.transports.stream_openings import StreamOpening, continues
 
 KEPT_BYTES = 4096
 """Bytes kept of a stream's beginning (usage) and of its end (usage, failures)."""
@@ -104,15 +104,10 @@ class StreamWatch:
         """Return the call of a stream that is not compressed, while it holds its permit; else None."""
         return self._held[0] if self._held is not None and self.decode is None else None
 
-    def restart(self, failed: AttemptResult) -> tuple[HttpCall, tuple[Permit, AttemptResult]]:
-        """Hand over the call, which continues after its failed attempt."""
+    def restart(self, failed: AttemptResult) -> tuple[HttpCall, tuple[Permit, AttemptResult]] | None:
+        """Hand over the call, which continues after its failed attempt; None where the stream was closed."""
         held, self._held = self._held, None
-        assert held is not None, "a stream fails once"
-        call, permit = held
-        if failed.outcome.kind is Kind.TRANSIENT:
-            call.broken_streams = getattr(call, "broken_streams", 0) + 1
-            call.policy = call.policy._replace(attempts=max(1, STREAM_ATTEMPTS - call.broken_streams + 1))
-        return call, (permit, failed)
+        return None if held is None else (held[0], (held[1], failed))
 
     def drop(self) -> None:
         """Return the permit of a response that was garbage-collected before its end."""
@@ -419,6 +414,7 @@ def stream_types(module: ModuleType) -> tuple[type, type]:
         def __init__(self, stream: Any, watch: StreamWatch) -> None:
             self._stream = stream
             self._watch = watch
+            self._is_closed = False
 
         def __getattr__(self, name: str) -> Any:
             if name in ("_stream", "_watch"):
@@ -430,35 +426,55 @@ def stream_types(module: ModuleType) -> tuple[type, type]:
             if watch is not None:
                 watch.drop()
 
+        def _adopt(self, response: Any) -> bool:
+            """Continue with the stream of a repeated call; return False where its reader or that call has ended."""
+            other = response.stream
+            if self._is_closed or not isinstance(other, Watched) or not continues(response):
+                return False
+            self._stream, self._watch = other._stream, other.__dict__.pop("_watch")
+            return True
+
     class SyncStream(Watched, module.SyncByteStream):  # type: ignore[name-defined, misc]
         def __iter__(self) -> Iterator[bytes]:
-            seen, trim = self._watch.keeping()
-            opening = StreamOpening(self._watch.plain_call)
-            try:
-                for chunk in self._stream:
-                    seen += chunk
-                    if opening.is_over:
-                        if len(seen) > MAX_SEEN_BYTES:
-                            trim()
-                        yield chunk
-                        continue
-                    yield from opening.add(chunk, seen)
-                    if opening.failure is not None:
-                        break
-            except Exception as error:
-                if not opening.break_off(error):
+            while True:
+                seen, trim = self._watch.keeping()
+                opening = StreamOpening(self._watch.plain_call)
+                try:
+                    for chunk in self._stream:
+                        seen += chunk
+                        if opening.is_over:
+                            if len(seen) > MAX_SEEN_BYTES:
+                                trim()
+                            yield chunk
+                            continue
+                        yield from opening.add(chunk, seen)
+                        if opening.failure is not None:
+                            break
+                except Exception as error:
                     self._watch.finish(error)
+                    yield from opening.end()
                     raise
-            if opening.failure is not None:
-                self._stream.close()
-                response = drive(*self._watch.restart(opening.failure))
-                self._stream = response.stream
-                if continues(response):
-                    yield from response.stream
+                if opening.failure is None or not self._restart(opening.failure):
+                    yield from opening.end()
                     return
-            yield from opening.end()
+
+        def _restart(self, failed: AttemptResult) -> bool:
+            """Repeat the call; return False where its reader gets the failure instead."""
+            self._stream.close()
+            started = self._watch.restart(failed)
+            if started is None:
+                return False
+            try:
+                response = drive(*started)
+            except Exception:
+                return False
+            adopted = self._adopt(response)
+            if not adopted:
+                response.close()
+            return adopted
 
         def close(self) -> None:
+            self._is_closed = True
             try:
                 self._stream.close()
             finally:
@@ -466,41 +482,52 @@ def stream_types(module: ModuleType) -> tuple[type, type]:
 
     class AsyncStream(Watched, module.AsyncByteStream):  # type: ignore[name-defined, misc]
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            seen, trim = self._watch.keeping()
-            opening = StreamOpening(self._watch.plain_call)
-            chunks = aiter(self._stream)
-            try:
-                async for chunk in chunks:
-                    seen += chunk
-                    if opening.is_over:
-                        if len(seen) > MAX_SEEN_BYTES:
-                            trim()
-                        yield chunk
-                        continue
-                    for each in opening.add(chunk, seen):
-                        yield each
-                    if opening.failure is not None:
-                        break
-            except Exception as error:
-                if not opening.break_off(error):
+            while True:
+                seen, trim = self._watch.keeping()
+                opening = StreamOpening(self._watch.plain_call)
+                chunks = aiter(self._stream)
+                try:
+                    async for chunk in chunks:
+                        seen += chunk
+                        if opening.is_over:
+                            if len(seen) > MAX_SEEN_BYTES:
+                                trim()
+                            yield chunk
+                            continue
+                        for each in opening.add(chunk, seen):
+                            yield each
+                        if opening.failure is not None:
+                            break
+                except Exception as error:
                     self._watch.finish(error)
+                    for each in opening.end():
+                        yield each
                     raise
-            finally:
-                # A generator that is left open costs the loop a task that closes it.
-                if (close := getattr(chunks, "aclose", None)) is not None:
-                    await close()
-            if opening.failure is not None:
-                await self._stream.aclose()
-                response = await adrive(*self._watch.restart(opening.failure))
-                self._stream = response.stream
-                if continues(response):
-                    async for chunk in response.stream:
-                        yield chunk
+                finally:
+                    # A generator that is left open costs the loop a task that closes it.
+                    if (close := getattr(chunks, "aclose", None)) is not None:
+                        await close()
+                if opening.failure is None or not await self._restart(opening.failure):
+                    for each in opening.end():
+                        yield each
                     return
-            for each in opening.end():
-                yield each
+
+        async def _restart(self, failed: AttemptResult) -> bool:
+            await self._stream.aclose()
+            started = self._watch.restart(failed)
+            if started is None:
+                return False
+            try:
+                response = await adrive(*started)
+            except Exception:
+                return False
+            adopted = self._adopt(response)
+            if not adopted:
+                await response.aclose()
+            return adopted
 
         async def aclose(self) -> None:
+            self._is_closed = True
             try:
                 await self._stream.aclose()
             finally:
