@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from tests.laws.sharing import SharedWorld
 from tests.laws.world import KEY, World
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.ceiling import CeilingRule, rule_for
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key
 from tidegate.errors import ConfigurationError
 from tidegate.settings import Settings
@@ -61,6 +63,32 @@ def test_processes_that_share_a_key_share_its_ceiling(delay: float) -> None:
     world.run()
     assert most_in(world, 60.0) <= 20
     assert {attempt.row for attempt in world.attempts} == set(range(90))
+
+
+def test_process_without_a_ceiling_takes_none_over() -> None:
+    world = SharedWorld(Scenario(limiters=()), 2)
+    world.registries = [
+        RateLimitRegistry(settings, clock=lambda: world.timeline.now, draw=world.random.random, carrier=carrier)
+        for settings, carrier in zip((Settings(ceiling="5/min"), Settings()), world.carriers, strict=True)
+    ]
+    for row in range(0, 40, 2):
+        world.call(row, at=0.2 * row)
+    # The second process joins when the first has a state to give.
+    for row in range(1, 200, 2):
+        world.call(row, at=20.0 + row)
+    world.run()
+    last = max(attempt.sent_at for attempt in world.attempts if attempt.row % 2)
+    assert last < 20.0 + 200.0 + 1.0
+
+
+def test_permit_that_is_given_back_leaves_its_place_under_the_ceiling() -> None:
+    registry = RateLimitRegistry(Settings(ceiling="3/min"), clock=lambda: 1000.0)
+    for _ in range(20):
+        permit = registry.try_admit(KEY)
+        assert isinstance(permit, Permit)
+        registry.withdraw(permit)
+    permits = [registry.try_admit(KEY) for _ in range(4)]
+    assert [isinstance(each, Permit) for each in permits] == [True] * 3 + [False]
 
 
 def test_refusal_is_not_explained_by_the_ceiling() -> None:

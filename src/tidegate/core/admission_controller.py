@@ -155,6 +155,8 @@ class AdmissionController(LimiterState):
             call = permit.trace.call if permit.trace is not None else 0
             out.append(events.SlotReleased(self.key, now, 0.0, len(self.permits_in_flight), Kind.ABANDONED, call=call))
         self.quotas.refund(permit.charges)
+        if self.ceiling is not None:
+            self.ceiling.withdraw(permit.order)
         self.pause.withdrawn(permit.sent_at)
         self.breaker.abandoned(permit.probe, now)
         if self.rejection is not None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tidegate.core.quota import KeyQuotas, QuotaSet
 from tidegate.core.quota_base import LoggedCharge
+from tidegate.core.quota_charges import expected_charge
 from tidegate.core.rolling_window import RollingWindowMirror
 from tidegate.core.values import Cost, Key, QuotaReading, Unit
 
@@ -26,6 +27,13 @@ PERIODS = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
 
 RATE = re.compile(r"(\d+)\s*/\s*(s|min|h|day)")
 SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+PARTS = 1000
+"""Charges that a window is divided into at most. Chosen: a call comes back a thousandth of the window late."""
+
+MAX_UNSENT = 4096
+"""Newest attempts whose charges can be taken back. Chosen: far above those that have a permit and are not sent yet."""
 
 
 class CeilingRule(NamedTuple):
@@ -59,7 +67,11 @@ def rule_for(key: Key, ceilings: Mapping[str, str]) -> CeilingRule | None:
 
 
 class CeilingMirror(RollingWindowMirror):
-    """One rolling window of a ceiling. What a call reserves counts as charged, since no answer settles it."""
+    """One rolling window of a ceiling.
+
+    Attempts of a `PARTS`-th of the window are one charge, which comes back a window after the last of them. So a long
+    window keeps few charges.
+    """
 
     __slots__ = ()
 
@@ -67,18 +79,37 @@ class CeilingMirror(RollingWindowMirror):
         super().__init__(reading, now, window)
         self.charging = None
 
-    def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
-        return super().debit(amount + reserve, 0.0, order, now)
+    def take(self, amount: float, order: int, now: float) -> LoggedCharge:
+        """Charge an attempt, perhaps with those right before it."""
+        amount, entries = min(amount, self.limit), self.ledger.entries
+        self.used += amount
+        if not entries or now >= entries[-1].charged_at + self.window / PARTS:
+            return self.debit(amount, 0.0, order, now)
+        self.ledger.amend(entries[-1], entries[-1].amount + amount)
+        entries[-1].charged_at = self._arrival(now)
+        return entries[-1]
+
+
+class CeilingCharge(NamedTuple):
+    """What one attempt was charged to one window."""
+
+    mirror: CeilingMirror
+    debit: LoggedCharge
+    amount: float
 
 
 class Ceiling:
-    """Ceiling of one key; `quotas` has its rolling windows."""
+    """Ceiling of one key; `quotas` has its rolling windows.
 
-    __slots__ = ("quotas", "rule")
+    `_unsent` has the charges of the newest attempts by their order: one that is withdrawn was never sent.
+    """
+
+    __slots__ = ("_unsent", "quotas", "rule")
 
     def __init__(self, rule: CeilingRule, now: float) -> None:
         self.rule = rule
         self.quotas = QuotaSet()
+        self._unsent: dict[int, list[CeilingCharge]] | None = None
         if rule.calls:
             self._set("requests (your ceiling)", "requests", float(rule.calls), rule.window, now)
 
@@ -98,7 +129,22 @@ class Ceiling:
 
     def charge(self, cost: Cost, order: int, now: float) -> None:
         """Count an attempt, whatever becomes of it."""
-        self.quotas.debit(cost, order, now)
+        charges = [
+            CeilingCharge(mirror, mirror.take(amount, order, now), amount)
+            for mirror in self.quotas.mirrors.values()
+            if isinstance(mirror, CeilingMirror) and (amount := expected_charge(mirror, cost)) > 0.0
+        ]
+        known = self._unsent if self._unsent is not None else {}
+        known[order] = charges
+        if len(known) > MAX_UNSENT:
+            del known[next(iter(known))]
+        self._unsent = known
+
+    def withdraw(self, order: int) -> None:
+        """Take back an attempt that was never sent."""
+        for mirror, debit, amount in (self._unsent or {}).pop(order, ()):
+            mirror.used -= amount
+            mirror.ledger.amend(debit, max(0.0, debit.amount - amount))
 
     def _set(self, name: str, unit: Unit, limit: float, window: float, now: float) -> None:
         mirror = self.quotas.mirrors.get(name)

@@ -395,6 +395,7 @@ SHARED = (*(name for name in slots_of(AdmissionController) if name not in OWN), 
 """The fields of a controller that its processes share; its quotas are written before them."""
 
 KEPT: dict[str, tuple[str, ...]] = {
+    "Ceiling": ("_unsent",),
     "Outcome": ("error",),
     "Permit": ("generation", "loop", "place", "thread", "trace"),
     "QuotaSet": ("_explores",),

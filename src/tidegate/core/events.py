@@ -195,7 +195,10 @@ class RequestRetrying(CallEvent):
 
 @dataclass(frozen=True, slots=True)
 class RequestCompleted(CallEvent):
-    """Answer to a call after `attempts` attempts, `elapsed` seconds after it joined the queue."""
+    """Answer to a call after `attempts` attempts, `elapsed` seconds after it joined the queue.
+
+    A stream is answered when it begins, and again where it is sent again.
+    """
 
     attempts: int
     elapsed: float

@@ -125,8 +125,8 @@ class ReplayedController(AdmissionController):
         own = self.ceiling
         for field, value in zip(SHARED, fields, strict=True):
             setattr(self, field, value)
-        if own is not None and (self.ceiling is None or self.ceiling.rule != own.rule):
-            # The other process has another ceiling: that of this one counts from here on.
+        if own is None or self.ceiling is None or self.ceiling.rule != own.rule:
+            # The other process has another ceiling, or none: this one keeps its own, which counts from here on.
             self.ceiling = own
         if self.rejection is not None and self.rejection.outcome.cause is Cause.AUTH:
             # As with its event: a wrong credential may be that of one process.
