@@ -50,11 +50,12 @@ class StreamOpening:
         first = bytes(so_far[start.end() :]) if start is not None else bytes(so_far)
         if not first or first.startswith(b":"):
             return self.end()
+        begins = first.startswith(STARTS) or any(each.startswith(first) for each in STARTS)
         end = _EVENT_END.search(first)
-        if first.startswith(STARTS) and end is None and len(first) <= MAX_EVENT_BYTES:
+        if begins and end is None and len(first) <= MAX_EVENT_BYTES:
             return []
         self.is_over = True
-        if end is not None and first.startswith(STARTS):
+        if begins and end is not None:
             self.failure = self._failed(first[: end.end()])
         return [] if self.failure is not None else self.end()
 

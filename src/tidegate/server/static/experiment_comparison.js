@@ -35,7 +35,7 @@ function Forest({ outputs, confidence }) {
   if (!known.length) return null;
   const at = (value, wide) => 50 + (46 * value) / wide;
   return html`
-    <table class="forest">
+    <div class="scroll"><table class="forest">
       <caption class="faint">B − A with its interval of ${score(confidence * 100)} %; the line is 0, each output has a scale of its own</caption>
       <tbody>${known.map((of) => {
         const [low, high] = of.interval;
@@ -48,7 +48,7 @@ function Forest({ outputs, confidence }) {
             <td class="number"><b>${signed(of.difference)}</b> <span class="faint">[${signed(low)}, ${signed(high)}]</span></td>
             <td>${clear ? html`<span aria-hidden="true">${of.difference > 0 ? "▲" : "▼"}</span> B ${of.difference > 0 ? "higher" : "lower"}` : html`<span class="faint">no difference is shown</span>`}</td></tr>`;
       })}</tbody>
-    </table>`;
+    </table></div>`;
 }
 
 function ComparedOutput({ of, confidence, pair, open }) {
