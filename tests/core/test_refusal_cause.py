@@ -264,3 +264,19 @@ def test_attempts_that_were_refused_held_no_slot() -> None:
     cause.refused(2, 0.02, 0.06)
     assert cause.met(3, 13) == 11
     assert cause.met(0, 10) == 10
+
+
+def test_a_refusal_as_late_as_an_answer_is_no_limits_where_others_come_at_once() -> None:
+    cause = RefusalCause(Burst(4, 0.0))
+    for order, (travel, late) in enumerate([(0.5, False), (TRIP, False), (0.5, True), (TRIP, False), (9.0, False)]):
+        cause.sent(order, 2, float(order))
+        cause.refused(order, float(order), order + travel, latency=0.6)
+        assert cause.was_late is late
+
+
+def test_refusals_that_take_any_time_up_to_an_answer_may_all_be_a_limits() -> None:
+    cause = RefusalCause(Burst(4, 0.0))
+    for order, travel in enumerate([0.1, 0.3, TRIP, 0.2, 0.3, 0.08, 0.6]):
+        cause.sent(order, 2, float(order))
+        cause.refused(order, float(order), order + travel, latency=0.3)
+        assert not cause.was_late

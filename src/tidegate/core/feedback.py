@@ -358,6 +358,13 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     assert gates.cause is not None
     # Where a provider names a time, no refusal of its is taken for chance.
     plain = not outcome.retry_after and outcome.cause in CHANCE
+    if plain and gates.cause.was_late:
+        # Its call was admitted, and held a slot: no limit refused it.
+        gates.aside = True
+        gates.cause.withdrawn(permit.order)
+        if pacer.active and permit.mark >= 0:
+            pacer.gauge.refused(permit.mark)
+        return
     believed = gates.cause.believes_chance
     if plain and _is_chance(gates, gates.cause, outcome, now, new_wave):
         gates.aside = True
@@ -420,7 +427,7 @@ def _record(gates: LimiterState, permit: Permit, now: float) -> None:
             under_way = each.in_flight
             if not each.beyond:
                 gates.cause.sent(each.order, each.in_flight, each.sent_at)
-    gates.cause.refused(permit.order, permit.sent_at, now)
+    gates.cause.refused(permit.order, permit.sent_at, now, gates.counts.latency)
 
 
 def _explained_by_concurrency(
