@@ -6,7 +6,9 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import venv
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -176,6 +178,16 @@ def test_a_missing_extra_is_said(tmp_path: Path) -> None:
 WAIT = "import os, sys; print(os.environ['TIDEGATE_GATEWAY'], flush=True); sys.stdin.read()"
 
 
+def gateways(children: Path) -> list[int]:
+    """The processes of this list that are gateways."""
+    found = []
+    for pid in map(int, children.read_text().split()):
+        with suppress(OSError):
+            if b"tidegate.server.gateway" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
 def test_a_gateway_ends_with_its_run_however_that_ends(upstream: Upstream) -> None:
     env = environ(OPENAI_BASE_URL=f"{upstream.url}/v1")
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -189,10 +201,11 @@ def test_a_gateway_ends_with_its_run_however_that_ends(upstream: Upstream) -> No
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
             if not children.exists():
                 pytest.fail("no list of child processes: the kernel lacks /proc/PID/task/TID/children")
-            pids = [int(each) for each in children.read_text().split()]
-            (gateway,) = [
-                each for each in pids if b"tidegate.server.gateway" in Path(f"/proc/{each}/cmdline").read_bytes()
-            ]
+            # The kernel may leave a child out of the list while another one begins or ends.
+            until = time.monotonic() + PATIENCE
+            while not (found := gateways(children)) and time.monotonic() < until:
+                pass
+            (gateway,) = found
             assert root.rpartition("/")[2].encode() not in Path(f"/proc/{gateway}/cmdline").read_bytes()
             process.send_signal(number)
             assert process.stdin is not None

@@ -285,9 +285,10 @@ class ExperimentCommand:
     async def ended(self, resumed: bool) -> int:
         """Run the experiment to its end, report the result, and return the exit code. `resumed`: a name was given."""
         runner, experiment = self._runner, self._experiment
-        for each in await notices(runner, experiment, resumed=resumed):
-            self._display.say(each)
+        # Before the notices: what they say about another run must not be old when this one starts.
         for each in await first_lines(experiment, runner.store, runner.settings.max_concurrency, self._limit):
+            self._display.say(each)
+        for each in await notices(runner, experiment, resumed=resumed):
             self._display.say(each)
         try:
             number = self._number = await self._started()
