@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sqlite3
 import subprocess
 from collections.abc import Coroutine, Iterator
@@ -221,14 +222,14 @@ def test_a_row_has_an_address_and_the_keys_go_to_the_next(page: Any, url: tuple[
     assert [text.strip() for text in titles[:2]] == ["Row", "Answer"]
     page.keyboard.press("j")
     drawer.get_by_text("The capital of country 9 is City 9").wait_for()
-    assert page.url.endswith("/experiments/1/rows/9.1")
+    page.wait_for_url(re.compile(r"/experiments/1/rows/9.1$"))
     page.keyboard.press("k")
     page.keyboard.press("k")
     drawer.get_by_text("the prompt is too long").wait_for()
-    assert page.url.endswith("/experiments/1/rows/7.1")
+    page.wait_for_url(re.compile(r"/experiments/1/rows/7.1$"))
     page.keyboard.press("Escape")
     drawer.wait_for(state="detached")
-    assert page.url.endswith("/experiments/1/rows")
+    page.wait_for_url(re.compile(r"/experiments/1/rows$"))
     opened(page, url, "/experiments/1/rows/349.1", "What is the capital of country 349?")
     assert "row q349" in page.get_by_role("dialog").inner_text()
 
