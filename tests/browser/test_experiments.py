@@ -71,7 +71,7 @@ def test_the_list_leads_to_one_experiment_and_to_its_failed_rows(page: Any, url:
     # The screen before it shows the error too.
     page.get_by_role("button", name="q311", exact=True).wait_for()
     shown(page, "the prompt is too long")
-    assert page.url.endswith("#/experiments/1/rows?status=failed")
+    page.wait_for_url(re.compile(r"#/experiments/1/rows\?status=failed$"))
     assert names(page) == ["q7", "q11", "q61", "q107", "q111", "q161", "q207", "q211", "q261", "q307", "q311"]
 
 
@@ -117,7 +117,7 @@ def test_two_chosen_experiments_are_compared(page: Any, url: tuple[str, str]) ->
     page.get_by_role("link", name="compare the two chosen experiments").click()
     output = page.get_by_role("article", name="comparison of correct")
     output.wait_for(timeout=PATIENCE * 1000)
-    assert page.url.endswith("#/experiments/compare?a=1&b=3")
+    page.wait_for_url(re.compile(r"#/experiments/compare\?a=1&b=3$"))
     assert "B higher in" in output.inner_text()
     sides = " ".join(page.locator("table.sides").inner_text().split())
     assert "A capitals" in sides
@@ -211,7 +211,7 @@ def test_a_text_is_searched_in_all_rows(page: Any, url: tuple[str, str]) -> None
     page.keyboard.press("Enter")
     page.get_by_role("button", name="q349", exact=True).wait_for()
     assert names(page) == ["q34", *(f"q{n}" for n in range(340, 350))]
-    assert page.url.endswith("text=city+34")
+    page.wait_for_url(re.compile(r"text=city\+34$"))
 
 
 def test_a_row_has_an_address_and_the_keys_go_to_the_next(page: Any, url: tuple[str, str]) -> None:
@@ -278,7 +278,7 @@ def test_what_is_typed_stays_while_the_screen_is_refreshed(page: Any, url: tuple
     assert page.get_by_label("score from").input_value() == "0.95"
     page.get_by_label("score from").press("Enter")
     page.locator("table.rows tbody tr").nth(39).wait_for(state="detached")
-    assert page.url.endswith("low=0.95")
+    page.wait_for_url(re.compile(r"low=0\.95$"))
 
 
 def test_one_row_opens_by_the_keyboard_and_closes(page: Any, url: tuple[str, str]) -> None:
