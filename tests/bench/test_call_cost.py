@@ -14,7 +14,7 @@ ROOM = 1.0 if sys.version_info < (3, 12) else 1.15
 BOUNDS = {
     "sequential": (2390, 44),
     "32 in flight": (2850, 54),
-    "stream": (2910, 60),
+    "stream": (2840, 60),
     "bare httpx2": (2390, 44),
     "no headers": (2370, 50),
     "sync": (2340, 43),

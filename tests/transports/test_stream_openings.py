@@ -143,6 +143,17 @@ def test_stream_that_is_closed_while_its_call_waits_again_holds_nothing() -> Non
         assert client.post(server.chat, json=STREAMED).content == GOOD
 
 
+def test_interrupt_before_a_call_goes_on_leaves_no_permit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*facts: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tidegate.transports.httpx_streams.drive", interrupted)
+    registry = RateLimitRegistry(tidegate.Settings())
+    with Server(replies(FAILED)) as server, pytest.raises(KeyboardInterrupt):
+        by_sync(registry, server.chat)
+    assert only(registry).in_flight == 0
+
+
 @stacks
 def test_other_streams_pass_as_they_are(ask: Ask) -> None:
     lines = b'{"response": ""}\n{"response": "Paris"}\n'

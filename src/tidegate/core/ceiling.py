@@ -91,7 +91,7 @@ class CeilingMirror(RollingWindowMirror):
 
 
 class CeilingCharge(NamedTuple):
-    """What one attempt was charged to one window."""
+    """Charge of one attempt to one window."""
 
     mirror: CeilingMirror
     debit: LoggedCharge

@@ -1,4 +1,4 @@
-"""What bound the run of one key: the shares of its time in which calls waited, by gate, and the program's own share.
+"""Shares of a key's time that each gate bound its run, and the share that the program itself did.
 
 Theory of operation. A gate is one limiter that may hold a call back. While calls wait, the gate that holds the first of
 them binds the run: no later call can go before it. While none waits, the program itself does: more calls at once would

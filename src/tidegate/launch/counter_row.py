@@ -218,8 +218,8 @@ class KeyRow(NamedTuple):
     The concurrency limit is known from `slots_origin` (a place in `SOURCES`) since `slots_known_at` (0:
     nothing has confirmed it), the pace likewise. `ring` is a copy of the ring of changes.
 
-    The key is in use since `began_at` (0: not yet). From `held_slots` on, in the order of
-    `BINDING`, there are the seconds for which each gate held the first waiting call.
+    The key is in use since `began_at` (0: not yet). From `held_slots` on, in the order of `BINDING`, there are the
+    seconds for which each gate held the first waiting call.
     """
 
     key: str

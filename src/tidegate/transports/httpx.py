@@ -35,10 +35,11 @@ from tidegate.transports.governance import (
     provider_elsewhere,
     provider_of,
 )
+from tidegate.transports.httpx_streams import stream_types
 from tidegate.transports.own_answers import TOO_MANY_REQUESTS
 from tidegate.transports.patches import LOOK_FROM, Clients, note_httpx, unreadable
 from tidegate.transports.request_key import OutgoingRequest, RequestRoute, account_of
-from tidegate.transports.streams import StreamWatch, ends_of, stream_types
+from tidegate.transports.streams import StreamWatch, ends_of
 
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}

@@ -5,8 +5,8 @@ closed or is garbage-collected, it settles the permit once. A failure before any
 some providers refuse only after a 200. A failure after content is counted, and shows nothing about the key.
 
 `WatchedRaw` and `BegunRaw` wrap the `raw` of a response, which urllib3 makes and which requests and botocore read.
-`Readers` lets a `StreamWatch` see what the network feeds to a stream reader of aiohttp. `stream_types` makes the byte
-streams of httpx and httpx2.
+`Readers` lets a `StreamWatch` see what the network feeds to a stream reader of aiohttp. The byte streams of httpx are
+in `httpx_streams`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -22,13 +22,11 @@ from typing import Any
 import wrapt
 
 from tidegate import providers
-from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Outcome
 from tidegate.transports import bodies
 from tidegate.transports.call import HttpCall
-from tidegate.transports.stream_openings import StreamOpening, continues
 
 KEPT_BYTES = 4096
 """Bytes kept of a stream's beginning (usage) and of its end (usage, failures)."""
@@ -51,11 +49,12 @@ class StreamWatch:
     Where `decode` is set, the bytes are compressed, and it returns those that they stand for.
     """
 
-    __slots__ = ("_head", "_held", "_outcome", "_seen", "decode")
+    __slots__ = ("_head", "_held", "_is_restarted", "_outcome", "_seen", "decode")
 
     def __init__(self, call: HttpCall, permit: Permit, outcome: Outcome) -> None:
         self._held: tuple[HttpCall, Permit] | None = (call, permit)
         self._outcome = outcome
+        self._is_restarted = False
         self._head = b""
         self._seen = bytearray()
         self.decode: Callable[[bytes], bytes] | None = None
@@ -83,6 +82,8 @@ class StreamWatch:
 
     def finish(self, error: Exception | None = None) -> None:
         """Settle the permit: the stream ended, was closed, or broke with `error`."""
+        if self._is_restarted:
+            return
         held, self._held = self._held, None
         if held is None:
             return
@@ -100,14 +101,19 @@ class StreamWatch:
         call.settle_stream(permit, failure._replace(own=begun))
 
     @property
-    def plain_call(self) -> HttpCall | None:
-        """Return the call of a stream that is not compressed, while it holds its permit; else None."""
-        return self._held[0] if self._held is not None and self.decode is None else None
+    def repeatable_call(self) -> HttpCall | None:
+        """Return the call that may be sent again while its reader has no event; None where the stream is compressed."""
+        held = self._held
+        return held[0] if held is not None and self.decode is None and held[0].policy.replayable else None
 
     def restart(self, failed: AttemptResult) -> tuple[HttpCall, tuple[Permit, AttemptResult]] | None:
-        """Hand over the call, which continues after its failed attempt; None where the stream was closed."""
-        held, self._held = self._held, None
-        return None if held is None else (held[0], (held[1], failed))
+        """Return the call, which continues after its failed attempt; None where the stream was closed."""
+        if self._held is None:
+            return None
+        # The permit stays here for `drop`, in case that an interrupt comes before the call goes on.
+        self._is_restarted = True
+        call, permit = self._held
+        return call, (permit, failed)
 
     def drop(self) -> None:
         """Return the permit of a response that was garbage-collected before its end."""
@@ -405,132 +411,3 @@ def _watched(plain: Any) -> type:
         _watches.pop(id(reader)).finish(error)
 
     return WatchedReader
-
-
-def stream_types(module: ModuleType) -> tuple[type, type]:
-    """Return the sync and async byte streams of httpx or httpx2 that hold a permit until they end."""
-
-    class Watched:
-        def __init__(self, stream: Any, watch: StreamWatch) -> None:
-            self._stream = stream
-            self._watch = watch
-            self._is_closed = False
-
-        def __getattr__(self, name: str) -> Any:
-            if name in ("_stream", "_watch"):
-                raise AttributeError(name)
-            return getattr(self._stream, name)
-
-        def __del__(self) -> None:
-            watch = self.__dict__.get("_watch")
-            if watch is not None:
-                watch.drop()
-
-        def _adopt(self, response: Any) -> bool:
-            """Continue with the stream of a repeated call; return False where its reader or that call has ended."""
-            other = response.stream
-            if self._is_closed or not isinstance(other, Watched) or not continues(response):
-                return False
-            self._stream, self._watch = other._stream, other.__dict__.pop("_watch")
-            return True
-
-    class SyncStream(Watched, module.SyncByteStream):  # type: ignore[name-defined, misc]
-        def __iter__(self) -> Iterator[bytes]:
-            while True:
-                seen, trim = self._watch.keeping()
-                opening = StreamOpening(self._watch.plain_call)
-                try:
-                    for chunk in self._stream:
-                        seen += chunk
-                        if opening.is_over:
-                            if len(seen) > MAX_SEEN_BYTES:
-                                trim()
-                            yield chunk
-                            continue
-                        yield from opening.add(chunk, seen)
-                        if opening.failure is not None:
-                            break
-                except Exception as error:
-                    self._watch.finish(error)
-                    yield from opening.end()
-                    raise
-                if opening.failure is None or not self._restart(opening.failure):
-                    yield from opening.end()
-                    return
-
-        def _restart(self, failed: AttemptResult) -> bool:
-            """Repeat the call; return False where its reader gets the failure instead."""
-            self._stream.close()
-            started = self._watch.restart(failed)
-            if started is None:
-                return False
-            try:
-                response = drive(*started)
-            except Exception:
-                return False
-            adopted = self._adopt(response)
-            if not adopted:
-                response.close()
-            return adopted
-
-        def close(self) -> None:
-            self._is_closed = True
-            try:
-                self._stream.close()
-            finally:
-                self._watch.finish()
-
-    class AsyncStream(Watched, module.AsyncByteStream):  # type: ignore[name-defined, misc]
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            while True:
-                seen, trim = self._watch.keeping()
-                opening = StreamOpening(self._watch.plain_call)
-                chunks = aiter(self._stream)
-                try:
-                    async for chunk in chunks:
-                        seen += chunk
-                        if opening.is_over:
-                            if len(seen) > MAX_SEEN_BYTES:
-                                trim()
-                            yield chunk
-                            continue
-                        for each in opening.add(chunk, seen):
-                            yield each
-                        if opening.failure is not None:
-                            break
-                except Exception as error:
-                    self._watch.finish(error)
-                    for each in opening.end():
-                        yield each
-                    raise
-                finally:
-                    # A generator that is left open costs the loop a task that closes it.
-                    if (close := getattr(chunks, "aclose", None)) is not None:
-                        await close()
-                if opening.failure is None or not await self._restart(opening.failure):
-                    for each in opening.end():
-                        yield each
-                    return
-
-        async def _restart(self, failed: AttemptResult) -> bool:
-            await self._stream.aclose()
-            started = self._watch.restart(failed)
-            if started is None:
-                return False
-            try:
-                response = await adrive(*started)
-            except Exception:
-                return False
-            adopted = self._adopt(response)
-            if not adopted:
-                await response.aclose()
-            return adopted
-
-        async def aclose(self) -> None:
-            self._is_closed = True
-            try:
-                await self._stream.aclose()
-            finally:
-                self._watch.finish()
-
-    return SyncStream, AsyncStream

@@ -80,11 +80,15 @@ def missing(dataset: Dataset) -> None:
         _opened(dataset)
 
 
+MAX_COUNTED_BYTES = 1 << 27
+"""Size of a file whose rows are counted before a run, at most. Chosen: a larger one delays the start by seconds."""
+
+
 def first_rows(dataset: Dataset, limit: int) -> tuple[list[NewRow], int | None]:
     """Return the first rows of a file, a batch at most, and the number of all rows.
 
-    Of another source, return no row, and the number only where it is known without reading. Raise `CannotRead` as
-    reading it would.
+    Of another source, and of a file above `MAX_COUNTED_BYTES`, the number is None unless it is known without reading.
+    Raise `CannotRead` as reading it would.
     """
     if isinstance(dataset, str | Path):
         rows = _opened(dataset)
@@ -94,6 +98,8 @@ def first_rows(dataset: Dataset, limit: int) -> tuple[list[NewRow], int | None]:
             first.append(row)
             held += weight(row.body)
         path = Path(dataset).expanduser()
+        if path.stat().st_size > MAX_COUNTED_BYTES:
+            return first, None
         if path.suffix.lower() in JSONL:
             # Lines are counted without being parsed: a dataset may have millions.
             with path.open("rb") as file:
