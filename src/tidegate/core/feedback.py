@@ -361,9 +361,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     if plain and gates.cause.was_late:
         # Its call was admitted, and held a slot: no limit refused it.
         gates.aside = True
-        gates.cause.withdrawn(permit.order)
-        if pacer.active and permit.mark >= 0:
-            pacer.gauge.refused(permit.mark)
+        gates.excuse(permit)
         return
     believed = gates.cause.believes_chance
     if plain and _is_chance(gates, gates.cause, outcome, now, new_wave):
