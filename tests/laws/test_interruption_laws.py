@@ -7,8 +7,10 @@ repeats. A collection may begin at any bytecode. Each test takes one step, and c
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dis
 import faulthandler
+import functools
 import gc
 import sys
 import threading
@@ -20,6 +22,7 @@ from typing import Any
 import pytest
 
 import tidegate
+from tidegate.admission import audit
 from tidegate.admission.context import current_scope
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core import events
@@ -34,7 +37,7 @@ CUTS = 250
 """Places at which a long step is cut, at most."""
 
 HANGS = 120.0
-"""Seconds after which a test that hangs shows all stacks and ends the run."""
+"""Seconds after which a cut that hangs shows all stacks and ends the run."""
 
 LOOKS = frozenset({"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME", "PRECALL"})
 """Instructions after which the interpreter looks for signals; `PRECALL` (3.11) does where it makes the call itself."""
@@ -42,9 +45,32 @@ LOOKS = frozenset({"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESU
 
 @pytest.fixture(autouse=True)
 def watchdog() -> Iterator[None]:
+    """Each cut begins the time anew: a test of many cuts may take as long as a slow machine needs."""
     faulthandler.dump_traceback_later(HANGS, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+def apart(test: Callable[..., None]) -> Callable[..., None]:
+    """Leave nothing of the interrupts of a test to the tests after it.
+
+    An interrupt may skip what resets a context variable, what counts an open audit down, and where CPython forgets a
+    handled exception. The test runs in a copy of the context, and in a generator, which has its own handled exception.
+    """
+
+    def steps(*args: Any, **kwargs: Any) -> Iterator[None]:
+        test(*args, **kwargs)
+        yield
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        before = audit.open_count
+        try:
+            contextvars.copy_context().run(next, steps(*args, **kwargs))
+        finally:
+            audit.open_count = before
+
+    return run
 
 
 @pytest.fixture
@@ -68,6 +94,7 @@ class Cut:
         self.before: dict[int, str] = {}
 
     def run(self, function: Callable[[], Any]) -> Any:
+        faulthandler.dump_traceback_later(HANGS, exit=True)
         sys.settrace(self._enter)
         try:
             return function()
@@ -251,6 +278,7 @@ def test_a_call_that_the_collector_ends_inside_any_step_gives_back_its_slot(
 
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
 @pytest.mark.parametrize("step", CALLS)
+@apart
 def test_an_interrupt_inside_any_step_loses_no_slot(step: Callable[[RateLimitRegistry], object]) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -268,6 +296,7 @@ def test_an_interrupt_inside_any_step_loses_no_slot(step: Callable[[RateLimitReg
 
 
 @pytest.mark.parametrize("step", [call, failed, looked])
+@apart
 def test_an_interrupt_in_a_process_that_shares_leaves_later_calls_governed(
     step: Callable[[RateLimitRegistry], object], tmp_path: Path, collector: None
 ) -> None:
@@ -290,6 +319,7 @@ def test_an_interrupt_in_a_process_that_shares_leaves_later_calls_governed(
         assert (seen.attempts, seen.in_flight) == (attempts + 1, 0)
 
 
+@apart
 def test_an_interrupt_of_a_call_lets_those_that_wait_go_on() -> None:
     """Its thread wakes the next one, at whatever place it is cut off."""
 
