@@ -32,7 +32,7 @@ ANSWER = "the answer that no attempt has"
 
 
 def registry_of(**changes: Any) -> RateLimitRegistry:
-    return RateLimitRegistry(tidegate.Settings(max_wait=20.0, **changes))
+    return RateLimitRegistry(tidegate.Settings(**changes))
 
 
 def refusing(times: int, registry: RateLimitRegistry) -> Any:

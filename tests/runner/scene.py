@@ -46,7 +46,7 @@ def settings(**changes: Any) -> RunnerSettings:
     given = {name: changes.pop(name) for name in list(changes) if name.isupper()}
     quick = {name: value for name, value in QUICK.items() if not constants.is_replaced(name)}
     constants.replace(**{**quick, **given})
-    return RunnerSettings(**{"grace": 5.0, **changes})
+    return RunnerSettings(**{"grace": 60.0, **changes})
 
 
 @asynccontextmanager

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import tidegate
+from tests.chaos.runners import registry as registry_in_virtual_time
+from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import HeldTask, Refused, in_loop, make, rows, runner_at, statuses, stored
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment
@@ -23,7 +25,7 @@ OTHER = tidegate.Key("q", "https://q.test")
 
 
 def registry_of(**changes: Any) -> RateLimitRegistry:
-    return RateLimitRegistry(tidegate.Settings(max_wait=20.0, **changes))
+    return RateLimitRegistry(tidegate.Settings(**changes))
 
 
 def governed(
@@ -177,9 +179,9 @@ class TestKeys:
             assert (await runner.run(Experiment("e", rows(90), sometimes))).complete
         assert registry.snapshot().keys[KEY].in_flight == 0
 
-    @in_loop
+    @in_virtual_time
     async def test_what_waits_inside_its_call_is_not_timed_out_for_that(self, tmp_path: Path) -> None:
-        registry = registry_of(max_concurrency=1)
+        registry = registry_in_virtual_time(max_concurrency=1)
         permit = registry.try_admit(KEY)
         assert permit
         waiting = asyncio.Event()
@@ -203,7 +205,7 @@ class TestOutage:
     )
     @in_loop
     async def test_an_outage_closes_one_key_and_all_resumes_by_itself(self, tmp_path: Path) -> None:
-        registry = RateLimitRegistry(tidegate.Settings(max_wait=20.0))
+        registry = registry_of()
         down, fine, failed = [True], HeldTask(), []
 
         async def broken(row: Any) -> Any:

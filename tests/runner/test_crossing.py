@@ -102,12 +102,13 @@ async def test_who_waits_for_a_run_is_not_cancelled_by_a_shutdown_that_leaves_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = make(tmp_path, WRITE_GRACE_SECONDS=0.01, CANCEL_GRACE_SECONDS=0.01)
-    number = await runner.start(Experiment("e", rows(3), HeldTask()))
+    await runner.open()
 
     async def away(*args: Any) -> Any:
         raise StoreError("the database is away", retryable=True)
 
     monkeypatch.setattr(runner.store, "write", away)
+    number = await runner.start(Experiment("e", rows(3), HeldTask()))
     waiting = asyncio.create_task(runner.wait(number))
     await asyncio.sleep(0)
     await runner.shutdown(0.0)
@@ -149,7 +150,7 @@ async def test_who_is_cancelled_while_he_claims_has_changed_nothing(
 async def test_code_that_does_not_load_holds_up_no_other_orphan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "RESTORE_SECONDS", 0.02)
+    monkeypatch.setattr(claims, "RESTORE_SECONDS", 0.2)
     never, task = threading.Event(), HeldTask()
     async with runner_at(tmp_path) as dead:
         for name in ("hangs", "fine"):

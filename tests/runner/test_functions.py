@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 import tidegate
+from tests.chaos.runners import registry as registry_in_virtual_time
+from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
@@ -218,11 +220,11 @@ class TestTime:
             (run,) = await stored(runner.store, summary.experiment.id)
         assert (run.status, run.output) == (OK, "what there was")
 
-    @in_loop
+    @in_virtual_time
     async def test_a_hung_call_is_cut_off_though_an_earlier_one_of_the_same_row_had_to_wait(
         self, tmp_path: Path
     ) -> None:
-        registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
+        registry = registry_in_virtual_time(max_concurrency=1)
         permit = registry.try_admit(KEY)
         assert isinstance(permit, Permit)
         waiting, hung = asyncio.Event(), []

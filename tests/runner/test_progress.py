@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import tidegate
+from tests.chaos.runners import registry as registry_in_virtual_time
+from tests.chaos.virtual_time import in_virtual_time
 from tests.core.values import answer as answered
 from tests.core.values import bucket
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at
-from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Cost, Kind, Outcome
 from tidegate.experiments import Evaluator, Experiment
@@ -63,9 +64,9 @@ async def test_it_says_where_as_much_is_under_way_as_may_be(tmp_path: Path) -> N
         await runner.wait(number)
 
 
-@in_loop
+@in_virtual_time
 async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_credential(tmp_path: Path) -> None:
-    registry = RateLimitRegistry(tidegate.Settings())
+    registry = registry_in_virtual_time()
 
     async def answer(row: Any) -> Any:
         return await registry.aexecute(KEY, lambda: asyncio.sleep(0, 1))
@@ -83,7 +84,7 @@ async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_cre
         running = runner._dispatcher.runs[number]
         running._discovery.set_key(running.stages[0], KEY, Cost())
         while not (seen := runner.progress(number)) or seen.stages[0].wait is None or not seen.stages[0].wait.key:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         wait = seen.stages[0].wait
         assert (wait.reason, wait.key) == ("pause", "p · p.test · key 012345")
         assert wait.seconds is not None
@@ -91,9 +92,9 @@ async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_cre
         await runner.shutdown(0.0)
 
 
-@in_loop
+@in_virtual_time
 async def test_rest_is_foretold_beside_an_evaluator_that_makes_no_calls(tmp_path: Path) -> None:
-    registry = RateLimitRegistry(tidegate.Settings())
+    registry = registry_in_virtual_time()
     go = asyncio.Event()
 
     async def answer(row: Any) -> Any:
@@ -107,10 +108,10 @@ async def test_rest_is_foretold_beside_an_evaluator_that_makes_no_calls(tmp_path
     async with runner_at(tmp_path, registry=registry) as runner:
         number = await runner.start(Experiment("e", rows(60), answer, [judge], max_concurrency=4))
         while (seen := runner.progress(number)) is None or seen.stages[1].finished < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         assert seen.stages[1].total == 3
         while not isinstance(permit := registry.try_admit(KEY), Permit):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         registry.settle(permit, answered(bucket(120.0, 0.0)))
         seen = runner.progress(number)
         assert seen is not None

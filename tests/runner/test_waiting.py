@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tidegate
+from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses
 from tidegate.admission.registry import NotReady, RateLimitRegistry
@@ -108,11 +109,11 @@ class TestInside:
             assert (await going).complete
             assert runner._supervisor._shared.functions.free == 1
 
-    @in_loop
+    @in_virtual_time
     async def test_a_functions_time_stands_still_while_it_waits_and_nobody_looks_at_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        registry, looks = registry_of(), [0]
+        registry, looks = registry_in_virtual_time(), [0]
         held_up(registry, 0.2)
         is_up = Job._check_timeout
 
@@ -189,9 +190,9 @@ class TestOtherKeys:
             await runner.wait(number)
             assert (registry.snapshot().keys[KEY].in_flight, registry.snapshot().keys[KEY].attempts) == (0, 1)
 
-    @in_loop
+    @in_virtual_time
     async def test_a_permit_comes_back_from_a_function_that_is_left_behind(self, tmp_path: Path) -> None:
-        registry, stubborn = registry_of(max_concurrency=1), asyncio.Event()
+        registry, stubborn = registry_in_virtual_time(max_concurrency=1), asyncio.Event()
 
         async def answer(row: Any) -> Any:
             while row["n"] == 1 and not stubborn.is_set():
@@ -210,9 +211,9 @@ class TestOtherKeys:
             assert in_flight == 0
 
     @pytest.mark.constants(FIRST_BACKOFF_SECONDS=0.05, MAX_BACKOFF_SECONDS=10.0)
-    @in_loop
+    @in_virtual_time
     async def test_a_refusal_at_a_key_that_is_not_asked_is_waited_for_longer_each_time(self, tmp_path: Path) -> None:
-        registry, paid = registry_of(), [0]
+        registry, paid = registry_in_virtual_time(), [0]
 
         async def call() -> None:
             paid[0] += 1
