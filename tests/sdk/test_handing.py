@@ -19,7 +19,7 @@ from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.errors import PermitMisuse
 from tidegate.testing import Distribution, OutageSpan, Scenario, Simulator
 
-ONE = tidegate.Settings(max_concurrency=1, max_wait=5.0)
+ONE = tidegate.Settings(max_concurrency=1, max_wait=60.0)
 PLAIN = tidegate.Key("p", "https://p.test")
 
 
@@ -159,10 +159,9 @@ def test_a_permit_is_spent_once_by_two_calls_at_once() -> None:
 @pytest.mark.constants(OUTAGE_FAILURES=1, FIRST_COOLDOWN_SECONDS=0.01)
 def test_the_failure_of_a_probe_comes_straight_back_and_is_nobodys_attempt() -> None:
     """An open breaker lets one probe out; its failure must not hold the scheduler's slot for the cool-down."""
-    scenario = Scenario(outages=(OutageSpan(start=0.0, end=60.0, status=500),), latency=Distribution.constant(0.001))
-    settings = tidegate.Settings(max_wait=5.0)
+    scenario = Scenario(outages=(OutageSpan(start=0.0, end=3600.0, status=500),), latency=Distribution.constant(0.001))
     with Simulator(scenario) as provider:
-        registry = RateLimitRegistry(settings)
+        registry = RateLimitRegistry(tidegate.Settings())
         with registry.wrap(make("openai", provider.url, max_retries=0)) as client, hand_off(registry) as hand:
             outcome_of("openai", client)
         (key,) = hand.keys

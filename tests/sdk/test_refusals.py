@@ -54,10 +54,11 @@ def test_a_storm_of_429s_loses_no_call_whatever_the_provider_says_of_the_time(ki
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_headers_the_limit_is_kept_almost_without_429s(kind: str, registry: RateLimitRegistry) -> None:
-    """A few may be refused on the way to the first headers: forty threads open their connections in any order."""
+    """The first answer tells the limit, and the calls after it keep it, however slowly they come."""
     scenario = Scenario(limiters=(Limit(limit=40, window=1.0),), latency=Distribution.constant(0.02))
     with Simulator(scenario) as provider:
-        results = ask(kind, registry.wrap(make(kind, provider.url)), count=80)
+        results = ask(kind, registry.wrap(make(kind, provider.url)))
+        results += ask(kind, registry.wrap(make(kind, provider.url)), count=80)
         truth = provider.truth()
     assert failures(results) == []
     assert truth.total.refusals <= 20
@@ -137,24 +138,23 @@ def test_a_refused_call_goes_on_and_the_caller_never_sees_it(kind: str, registry
 @pytest.mark.parametrize("kind", KINDS)
 def test_at_the_deadline_the_providers_own_last_refusal_is_handed_back_once(kind: str) -> None:
     registry = RateLimitRegistry(tidegate.Settings(max_wait=1.0))
-    script = Script(kind, refusal(kind, message="Rate limit reached for this test"))
+    # How many there are until the deadline depends on how fast the machine is.
+    script = Script(kind, *(refusal(kind, message=f"Rate limit reached the {n}. time;") for n in range(1, 100)))
     (error,) = ask(kind, registry.wrap(mocked(kind, script)))
     assert isinstance(error, RATE_LIMIT_ERRORS)
-    assert "Rate limit reached for this test" in str(error)
+    assert f"Rate limit reached the {len(script.requests)}. time;" in str(error)
     assert error.response.headers["x-should-retry"] == "false"
-    assert len(script.requests) > 1
     assert at_rest(registry)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_call_that_was_never_sent_gets_a_429_of_its_own_http_library(kind: str) -> None:
     registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
-    scenario = Scenario(latency=Distribution.constant(0.5))
-    with Simulator(scenario) as provider:
-        client = registry.wrap(make(kind, provider.url), max_wait=0.05)
-        results = ask(kind, client, count=2)
+    with Simulator() as provider:
+        assert failures(ask(kind, registry.wrap(make(kind, provider.url)))) == []
+        assert registry.try_admit(only(registry).key)
+        (error,) = ask(kind, registry.wrap(make(kind, provider.url), max_wait=0.05))
         truth = provider.truth()
-    (error,) = failures(results)
     assert isinstance(error, RATE_LIMIT_ERRORS)
     assert truth.total.received == 1
     assert error.response.headers["x-should-retry"] == "false"

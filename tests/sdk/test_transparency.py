@@ -213,7 +213,7 @@ def test_garbage_in_headers_never_reaches_the_caller_and_never_stops_the_queue(
     quick = RateLimitRegistry(tidegate.Settings())
     refused = (429, headers, {"error": {"message": "Rate limit", "type": "x"}})
     script = Script(kind, (200, headers, ok(kind)[2]), refused, refused, ok(kind))
-    client = quick.wrap(mocked(kind, script, max_retries=0), max_wait=20)
+    client = quick.wrap(mocked(kind, script, max_retries=0), max_wait=300)
     assert failures(ask(kind, client, count=6)) == []
     assert len(script.requests) == 8
 

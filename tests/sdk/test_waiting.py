@@ -300,7 +300,7 @@ def test_an_inner_stack_takes_no_second_permit_and_does_not_deadlock() -> None:
             return http.Response(answer.status_code, json=answer.json())
 
     client = registry.wrap(
-        make("openai", "https://provider.test", http_client=http.Client(transport=Stacked())), max_wait=5
+        make("openai", "https://provider.test", http_client=http.Client(transport=Stacked())), max_wait=60
     )
     assert request("openai", client).choices[0].message.content == "High."
     assert only(registry).attempts == 1
@@ -337,7 +337,7 @@ def test_a_task_that_outlives_the_attempt_it_was_spawned_in_is_governed() -> Non
 
 def test_calls_of_an_execute_are_not_governed_twice() -> None:
     registry = RateLimitRegistry(ONE_SLOT)
-    client = registry.wrap(mocked("openai", Script("openai", ok("openai"))), max_wait=2)
+    client = registry.wrap(mocked("openai", Script("openai", ok("openai"))), max_wait=60)
     answer = registry.execute("mine", lambda: request("openai", client))
     assert answer.choices[0].message.content == "High."
     assert [key.base_url for key in registry.snapshot().keys] == ["mine"]

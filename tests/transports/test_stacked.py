@@ -24,7 +24,7 @@ MESSAGES: list[Any] = BODY["messages"]  # type: ignore[assignment]
 @pytest.fixture
 def narrow() -> RateLimitRegistry:
     """One slot: whoever takes two waits for himself."""
-    return RateLimitRegistry(tidegate.Settings(max_concurrency=1, max_wait=5))
+    return RateLimitRegistry(tidegate.Settings(max_concurrency=1, max_wait=60))
 
 
 async def whole(client: openai.AsyncOpenAI) -> None:
