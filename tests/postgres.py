@@ -11,7 +11,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import TypedDict
 
 import psycopg
+
+from tests.ports import free_port
 
 USER = "tidegate"
 GUARD = '"$@" & server=$!; read -r end; kill -INT $server; wait $server'
@@ -72,7 +73,7 @@ class Server:
         self._settings = {**SETTINGS, **settings}
         self._folder = Path(tempfile.mkdtemp(prefix="tidegate-postgresql-"))
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         self._as = _Identity()
         if os.geteuid() == 0:
             self._as = _Identity(user="nobody", group=Path("/").stat().st_gid, extra_groups=[])
@@ -186,9 +187,3 @@ def served(**settings: str) -> Iterator[Server]:
         yield server
     finally:
         server.remove()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -17,7 +17,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.shared_log.redis_server import RedisServer, free_port
+from tests.ports import free_port
+from tests.shared_log.redis_server import RedisServer
 from tidegate.testing import Limit, Scenario, SimulatorProcess
 from tidegate.testing.accounts import Counts
 

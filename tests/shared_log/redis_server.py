@@ -9,6 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.ports import END, free_port
+
 PATIENCE = 120.0
 GUARD = '"$@" & server=$!; read -r end; kill -KILL $server; wait $server'
 """A shell stands between the two, and ends the server with the process that started it."""
@@ -16,15 +18,6 @@ GUARD = '"$@" & server=$!; read -r end; kill -KILL $server; wait $server'
 
 CLUSTER_BUS = 10_000
 """Distance of the port by which the servers of a cluster talk from the port of a server."""
-
-
-def free_port() -> int:
-    while True:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = int(free.getsockname()[1])
-        if port + CLUSTER_BUS < 2**16:
-            return port
 
 
 class RedisServer:
@@ -38,7 +31,7 @@ class RedisServer:
         if found is None:
             raise RuntimeError("these tests need redis-server: apt-get install redis-server")
         self._binary = found
-        self.port = free_port()
+        self.port = free_port(END - CLUSTER_BUS)
         self.url = f"redis://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
