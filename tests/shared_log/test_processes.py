@@ -112,9 +112,14 @@ def test_processes_at_one_key_share_its_limits(folder: str) -> None:
 def test_the_calls_of_a_killed_process_are_given_up_by_the_others(folder: str) -> None:
     slots = Scenario(dialect="openai", limiters=(Limit(kind="slots", limit=4),), latency=0.5)
     with SimulatorProcess(slots) as simulator, workers(3, simulator.openai_url, 12, folder) as three:
-        go(three)
+        simulator.reset()
+        go(three[:1])
+        while not simulator.truth().total.received:
+            pass
         os.kill(three[0].pid, signal.SIGKILL)
         three[0].wait()
+        # Each of the others is at work for longer than it takes to notice that a process has ended.
+        go(three[1:])
         found = reports(three[1:])
     assert [calls for calls, *_ in found] == [13, 13]
     assert {members for _, _, members, *_ in found} == {2}
