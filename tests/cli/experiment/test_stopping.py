@@ -7,6 +7,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -20,6 +21,10 @@ from tidegate.experiments.commands.common import Code
 ROWS = 400
 MANY = 5_000
 """Rows of a run that is to be stopped: they take minutes, so that no slow machine comes to their end before."""
+
+
+PATIENCE = 300.0
+"""Seconds after which a test that waits for a process fails; no test is near it."""
 
 
 HANGING = """
@@ -39,7 +44,8 @@ experiment = Experiment("hanging", "rows.jsonl", answer)
 
 def underway(place: Place, process: subprocess.Popen[str]) -> None:
     """Returns once answers are durable; fails where the process ends before."""
-    for _ in range(600):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         assert process.poll() is None, process.communicate()
         if (place.path / "tidegate.db").exists() and place.run("show").code == 0:
             listed = place.run("show", "--json").out
@@ -52,7 +58,7 @@ def underway(place: Place, process: subprocess.Popen[str]) -> None:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in err
     return process.returncode, out, err
 
@@ -124,11 +130,16 @@ def test_a_termination_keeps_the_claim_and_what_was_under_way(place: Place, numb
 
 @pytest.mark.parametrize("number", some([signal.SIGKILL], [signal.SIGTERM]))
 def test_whatever_ended_the_process_a_resume_goes_on_at_once(place: Place, number: signal.Signals) -> None:
-    place.doubles(ROWS, seconds=0.2)
+    place.doubles(ROWS)
+    # From the second row on it takes until a file is there: no run comes to its end before it is ended.
+    text = (place.path / "my_eval.py").read_text()
+    until = "while row['n'] and not os.path.exists('go'):\n        await asyncio.sleep(0.02)"
+    place.write("my_eval.py", "import os\n" + text.replace("await asyncio.sleep(0.0)", until))
     with place.started("run", "my_eval.py") as process:
         underway(place, process)
         process.send_signal(number)
-        process.wait(timeout=300)
+        place.write("go", "")
+        process.wait(timeout=PATIENCE)
     done = place.process("run", "doubles")
     assert (done.code, done.out.splitlines()[0]) == (0, f"doubles: COMPLETED: {ROWS} rows × 2, {ROWS * 2} answered")
     # A claim that had to go stale first would have been waited for.
