@@ -92,9 +92,9 @@ from tidegate.testing import Limit, Scenario, Simulator
 
 def test_waits():
     body = {"model": "m", "messages": [{"role": "user", "content": "2"}]}
-    limit = Limit(limit=600, window=60, burst=1)
+    limit = Limit(limit=120, window=60, burst=1)
     with Simulator(Scenario(limiters=(limit,))) as provider:
-        for _ in range(5):
+        for _ in range(4):
             url = provider.url + "/v1/chat/completions"
             assert httpx.post(url, json=body, headers={"authorization": "Bearer k"}).status_code == 200
 
@@ -104,16 +104,14 @@ def test_sends_nothing():
 
 REFUSED = """
 import httpx
-from tidegate.testing import Limit, Scenario, Simulator
+from tidegate.testing import Fault, Scenario, Simulator
 
 def test_refusals():
     body = {"model": "m", "messages": [{"role": "user", "content": "2"}]}
-    limit = Limit(limit=600, window=60, burst=1, announced=False)
-    with Simulator(Scenario(limiters=(limit,))) as provider:
+    with Simulator(Scenario(faults=(Fault(kind="status", nth=(2, 4), status=429),))) as provider:
         for _ in range(4):
             url = provider.url + "/v1/chat/completions"
             assert httpx.post(url, json=body, headers={"authorization": "Bearer k"}).status_code == 200
-        print(f"provider refused {sum(provider.truth().total.refused.values())}")
 """
 
 CONFTEST = """
@@ -133,11 +131,8 @@ def test_crash():
 
 def test_refusals_that_were_retried_are_counted(governed: pytest.Pytester) -> None:
     governed.makepyfile(REFUSED)
-    out = governed.runpytest_subprocess("--tidegate", "-s").stdout.str()
-    found = re.search(r"provider refused (\d+)", out)
-    assert found is not None
-    assert int(found[1]) > 0
-    assert f"4 calls, 4 answered, 0 given up, {found[1]} refusals retried" in out
+    out = governed.runpytest_subprocess("--tidegate").stdout.str()
+    assert "4 calls, 4 answered, 0 given up, 2 refusals retried" in out
 
 
 def test_an_installation_of_the_conftest_outlives_the_run(governed: pytest.Pytester) -> None:

@@ -21,7 +21,7 @@ QUICK = Distribution.constant(0.02)
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demonstration's providers with an OpenAI limit that 20 rows outrun by far, and little latency."""
-    tight = providers.OPENAI.replace(limiters=(Limit(limit=8, window=2.0),), latency=QUICK)
+    tight = providers.OPENAI.replace(limiters=(Limit(limit=8, window=4.0),), latency=QUICK)
     monkeypatch.setattr(providers, "OPENAI", tight)
     monkeypatch.setattr(providers, "ANTHROPIC", providers.ANTHROPIC.replace(latency=QUICK))
 

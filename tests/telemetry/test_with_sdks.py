@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,10 +12,12 @@ import tidegate
 from tests.sdk.asking import MESSAGES, make, request
 from tests.telemetry.scene import Providers
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.testing import Distribution, Limit, Scenario, Simulator
+from tidegate.testing import Distribution, Fault, Limit, Scenario, Simulator
 
 SECRET = "sk-a-secret-of-the-tests"
-SHORT = Limit(limit=5, window=0.5)
+REFUSING = Scenario(limiters=(Limit(limit=600),), faults=(Fault(kind="status", nth=(1, 2), status=429),))
+"""Refuses the first two requests, however slowly they come, and tells its limit with the others."""
+
 ONE_SLOT = tidegate.Settings(max_concurrency=1)
 
 
@@ -29,12 +30,6 @@ def tracer(providers: Providers) -> Tracer:
 def told(registry: RateLimitRegistry, providers: Providers) -> RateLimitRegistry:
     providers.instrument(registry)
     return registry
-
-
-@pytest.fixture
-def provider() -> Iterator[Simulator]:
-    with Simulator(Scenario(limiters=(SHORT,), latency=Distribution.constant(0.005))) as simulator:
-        yield simulator
 
 
 def ask(client: Any, tracer: Tracer) -> None:
@@ -130,9 +125,7 @@ def test_the_slots_of_streams_are_measured_to_their_end(
 
 
 @pytest.mark.constants(START_CONCURRENCY=20)
-def test_no_credential_no_prompt_and_no_answer_is_told(
-    providers: Providers, tracer: Tracer, provider: Simulator
-) -> None:
+def test_no_credential_no_prompt_and_no_answer_is_told(providers: Providers, tracer: Tracer) -> None:
     told = RateLimitRegistry(tidegate.Settings())
     providers.instrument(told)
     answers = []
@@ -141,12 +134,13 @@ def test_no_credential_no_prompt_and_no_answer_is_told(
         with tracer.start_as_current_span("user"):
             answers.append(await request("async_openai", client, user=f"customer-{number}"))
 
-    async def main() -> None:
-        async with told.wrap(make("async_openai", provider.url)) as client:
+    async def main(url: str) -> None:
+        async with told.wrap(make("async_openai", url)) as client:
             await asyncio.gather(*(ask(client, number) for number in range(12)))
 
-    asyncio.run(main())
-    assert provider.truth().total.refusals > 0, "nobody was refused"
+    with Simulator(REFUSING) as provider:
+        asyncio.run(main(provider.url))
+    assert [state.refused for state in told.snapshot().keys.values()] == [2]
     (key,) = told.snapshot().keys
     everything = providers.reader.get_metrics_data().to_json()
     everything += "".join(span.to_json() for span in providers.exporter.get_finished_spans())
