@@ -24,6 +24,9 @@ OK = Outcome(Kind.OK)
 PATIENT = 60.0
 """Seconds after which a call that hangs gives up: far beyond what any of these takes."""
 
+PAUSE = 2.0
+"""Seconds of a pause in which a busy machine has the time to let other calls join the queue."""
+
 
 def make(slots: int = 1, **settings: Any) -> RateLimitRegistry:
     return RateLimitRegistry(tidegate.Settings(max_concurrency=slots, **settings))
@@ -140,7 +143,7 @@ def test_sync_call_on_loop_waits_for_a_pause_and_goes_before_its_tasks(run: Call
 
     async def main() -> None:
         async with Tasks() as tasks:
-            registry.settle(taken(registry), Outcome(Kind.RATE_LIMIT, Cause.RATE, 0.2, status=429))
+            registry.settle(taken(registry), Outcome(Kind.RATE_LIMIT, Cause.RATE, PAUSE, status=429))
 
             async def task(name: str) -> None:
                 order.append(name)
@@ -368,7 +371,7 @@ def test_sync_call_that_blocks_a_loop_is_said_once(caplog: pytest.LogCaptureFixt
         await asyncio.sleep(0)
         for host in ("https://q.test", "https://r.test"):
             key = KEY._replace(base_url=host)
-            registry.settle(taken(registry, key), Outcome(Kind.RATE_LIMIT, Cause.RATE, 0.05, status=429))
+            registry.settle(taken(registry, key), Outcome(Kind.RATE_LIMIT, Cause.RATE, PAUSE, status=429))
             registry.execute(key, lambda: 1, max_wait=PATIENT)
         release.set()
         await task
