@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import textwrap
+import time
 import venv
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests.cli.running import PYTHON, RUN, SRC, TIDEGATE, Done, environ, run
 from tests.effort import some
+from tidegate.cli.command_run import LOOK_EVERY
 
 UNSEEN = "tidegate: no LLM call was seen; `tidegate doctor` lists what is governed"
 UNGOVERNED = (
@@ -267,6 +269,29 @@ def test_a_signal_that_is_sent_to_us_reaches_the_command_once(name: str, command
         assert process.stdout.readline() == f"{name}\n"
         out, err = process.communicate("", timeout=300)
     assert Done(process.returncode, out, err.splitlines()).last == UNSEEN
+    assert (process.returncode, out) == (0, "")
+
+
+def test_a_run_that_is_stopped_for_a_while_goes_on() -> None:
+    """As a scheduler suspends a job: nobody is asked, and the command runs on."""
+    with subprocess.Popen(
+        [*RUN, PYTHON, "-c", TOLD],
+        env=environ(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        # The time of its wait for signals has to pass.
+        time.sleep(2 * LOOK_EVERY)
+        process.send_signal(signal.SIGCONT)
+        out, err = process.communicate("", timeout=300)
+    assert Done(process.returncode, out, err.splitlines()).lines == [UNSEEN]
     assert (process.returncode, out) == (0, "")
 
 

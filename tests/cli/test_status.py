@@ -300,13 +300,16 @@ def test_a_run_under_way_shows_what_its_processes_wait_for(tmp_path: Path) -> No
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
     with Simulator(Scenario(limiters=(Limit(limit=8, window=8.0),), dialect="openai")) as provider:
         env = environ(URL=provider.url, TMPDIR=str(tmp_path))
-        with subprocess.Popen([*RUN, PYTHON, "program.py"], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL) as run:
+        with (
+            (tmp_path / "said").open("wb") as said,
+            subprocess.Popen([*RUN, PYTHON, "program.py"], env=env, cwd=tmp_path, stderr=said) as run,
+        ):
             told: list[dict[str, object]] = []
             end = time.monotonic() + PATIENCE
             # Until later answers confirm the window, the provider's usual one is shown, and a longer time to the end.
             while not any(each["waiting"] and each["gate"] == "quota requests" and each["eta"] < 60.0 for each in told):
                 assert time.monotonic() < end
-                assert run.poll() is None, "the run ended before it was seen"
+                assert run.poll() is None, (tmp_path / "said").read_text()
                 done = subprocess.run(
                     [*TIDEGATE, "status", "--json"], env=env, capture_output=True, text=True, check=True
                 )

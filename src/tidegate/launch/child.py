@@ -124,7 +124,10 @@ class Child:
         """Return the next signal (0 where none arrives in time), and whether it was sent to this process alone."""
         if hasattr(signal, "sigtimedwait"):
             taken = signal.sigtimedwait(self._taken, patience)
-            return (taken.si_signo, taken.si_code != FROM_KERNEL) if taken is not None else (0, False)
+            # CPython returns a random number where this process was stopped until the time was over.
+            if taken is None or taken.si_signo not in self._taken:
+                return 0, False
+            return taken.si_signo, taken.si_code != FROM_KERNEL
         # macOS: a signal does not state its origin. In the foreground, signals that a terminal can send count as the
         # terminal's.
         end = time.monotonic() + patience
