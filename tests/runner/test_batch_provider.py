@@ -132,7 +132,7 @@ def test_no_request_is_repeated_before_its_retry_after(tmp_path: Path, faults: F
         return answer
 
     faults.after = noted
-    with Simulator(Scenario(batch_seconds=0.3, batch_rate=10.0)) as provider:
+    with Simulator(Scenario(batch_seconds=0.3, batch_rate=2.0)) as provider:
         ended = ran(tmp_path, client_of(kind, provider), 4)
     assert (ended.counts, len(ended.batches)) == ({"ok": 4}, 1)
     # One batch makes one request at a time: each refusal is followed by a request that the rate lets in.
