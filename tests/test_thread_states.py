@@ -8,7 +8,7 @@ import threading
 
 from tidegate.admission.thread_states import frame_of, handled_by
 
-HANG = 120.0
+HANG = 300.0
 """Seconds after which a program counts as one that stands still. They decide no test that passes."""
 
 COLLECTING = """

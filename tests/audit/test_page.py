@@ -20,7 +20,7 @@ def test_the_example_of_the_page_runs_and_writes_what_it_says(tmp_path: Path) ->
     with SimulatorProcess(Scenario(limiters=(Limit(limit=100, window=1.0),))) as provider:
         env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "sk-of-the-page", "PATH": ""}
         run = [sys.executable, "-c", example]
-        done = subprocess.run(run, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(run, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("3 attempts, ")
     text = (tmp_path / "attempts.jsonl").read_text()

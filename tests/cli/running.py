@@ -45,7 +45,7 @@ def run(*command: str, env: dict[str, str] | None = None, cwd: Path | None = Non
         input=given,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     return Done(done.returncode, done.stdout, done.stderr.splitlines())
 

@@ -43,7 +43,7 @@ def run(folder: Path, *command: str, **env: str) -> Done:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     return Done(done.returncode, done.stdout, done.stderr.splitlines())
 

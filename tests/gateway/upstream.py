@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a test that waits fails; no test is near it."""
 
 

@@ -14,7 +14,7 @@ from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 pytestmark = pytest.mark.real
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds that a kernel may take for one message on a loaded machine."""
 
 CLIENTS = """

@@ -20,7 +20,7 @@ def test_the_example_gets_every_answer_at_a_limit_that_binds() -> None:
     with SimulatorProcess(Scenario(limiters=(Limit(limit=40, window=1.0),))) as provider:
         env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "PATH": ""}
         done = subprocess.run(
-            [sys.executable, "-c", example], env=env, capture_output=True, text=True, check=False, timeout=120
+            [sys.executable, "-c", example], env=env, capture_output=True, text=True, check=False, timeout=300
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout == "60 answers\n"

@@ -97,7 +97,7 @@ def test_fork_in_a_function_ends_with_its_child(tmp_path: Path, kind: str, end: 
     script = tmp_path / "forks.py"
     script.write_text(textwrap.dedent(SCRIPT).format(end=end, kind=kind))
     command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "runs.db")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert f"PARENT [{code}]" in done.stdout, done
     assert done.stdout.count("OUT") == done.stdout.count("PARENT") == 1
 
@@ -108,6 +108,6 @@ def test_child_that_awaits_ends_at_its_parents_loop(tmp_path: Path) -> None:
     script.write_text(textwrap.dedent(SCRIPT).format(end="await asyncio.sleep(0)", kind="awaiting").replace(
         "def blocking(row):", "async def blocking(row):"))  # fmt: skip
     command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "runs.db")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert "PARENT [1]" in done.stdout, done
     assert "came back to the loop of its parent" in done.stderr

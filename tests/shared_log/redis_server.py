@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.ports import END, free_port
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 GUARD = '"$@" & server=$!; read -r end; kill -KILL $server; wait $server'
 """A shell stands between the two, and ends the server with the process that started it."""
 

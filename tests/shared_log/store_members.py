@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record, Step
 from tidegate.shared_log.store_carrier import StoreCarrier
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 class StorePeer:

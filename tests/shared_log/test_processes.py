@@ -29,7 +29,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
 async def main(url, calls):
     headers = {"authorization": "Bearer k"}
-    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=120) as client:
+    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=300) as client:
         async def ask():
             (await client.post("/chat/completions", json=BODY)).raise_for_status()
         await ask()

@@ -55,7 +55,7 @@ def printed(code: str, **environment: str) -> str:
         text=True,
         check=False,
         env={"PATH": "", "PYTHONPATH": ":".join(sys.path), **environment},
-        timeout=120,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()

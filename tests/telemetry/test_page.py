@@ -17,7 +17,7 @@ def test_the_program_on_the_page_prints_metrics_and_a_span_with_its_events() -> 
     with SimulatorProcess(Scenario()) as provider:
         env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "PATH": ""}
         done = subprocess.run(
-            [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False, timeout=120
+            [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False, timeout=300
         )
     assert (done.returncode, done.stderr) == (0, "")
     for said in ("a question", "tidegate.request.completed", "tidegate.attempt.duration", "tidegate.concurrency.limit"):

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from tidegate.server.app import HEADER_SECONDS, CallbackServer, bind
 
 HEAD = b"GET %b HTTP/1.1\r\nhost: x\r\n"
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a test that waits fails; no test is near it."""
 
 

@@ -30,7 +30,7 @@ from tidegate.cli.main import app
 from tidegate.server.app import bind, names_of
 from tidegate.testing import Limit, Scenario, Simulator
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds after which a server that does not answer fails the test; no test is near it."""
 
 

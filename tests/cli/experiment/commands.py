@@ -67,7 +67,7 @@ class Place:
             cwd=self.path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         return Done(done.returncode, done.stdout, done.stderr)

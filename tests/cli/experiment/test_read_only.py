@@ -59,7 +59,7 @@ def read(place: Place, folder: Path, db: str, *commands: str) -> list[list[Any]]
         env=environ(COLUMNS="200", HOME=str(folder)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
