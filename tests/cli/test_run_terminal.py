@@ -60,6 +60,7 @@ with ThreadPoolExecutor(60) as threads:
 """A program that calls until a test has seen enough, however late it sees it."""
 
 ALL_ANSWERED = re.compile(r"tidegate: (\d+) calls, \1 answered, 0 given up, ")
+"""The beginning of the last line, which may need two rows."""
 
 STATUS = re.compile(
     r"tidegate  (\d+) of 15 requests/s · (\d+) in flight · (\d+) waiting(?: for [a-z ]+)?( · ETA \d+:\d\d)?"
@@ -85,8 +86,8 @@ def test_the_last_row_says_what_goes_on_and_the_output_is_whole(start: Callable[
     enough.touch()
     assert terminal.to_the_end() == 0
     lines = [line for line in terminal.everything() if line]
-    assert lines[:-1] == [f"line {number:03} " + "." * 60 for number in range(60)]
-    assert ALL_ANSWERED.match(lines[-1])
+    assert lines[:60] == [f"line {number:03} " + "." * 60 for number in range(60)]
+    assert ALL_ANSWERED.match(lines[60])
 
 
 def test_at_the_end_the_whole_screen_is_the_terminals_again(start: Callable[..., Terminal], enough: Path) -> None:
@@ -97,7 +98,7 @@ def test_at_the_end_the_whole_screen_is_the_terminals_again(start: Callable[...,
     assert terminal.to_the_end() == 0
     assert terminal.screen.margins in (None, (0, ROWS - 1))
     rows = [row for row in terminal.rows() if row]
-    assert ALL_ANSWERED.match(rows[-1])
+    assert any(ALL_ANSWERED.match(row) for row in rows)
     assert not [row for row in rows if STATUS.match(row)]
     assert (terminal.screen.cursor.x, terminal.rows()[terminal.screen.cursor.y]) == (0, "")
 
@@ -212,4 +213,4 @@ def test_ctrl_z_stops_us_with_a_clean_screen_and_both_go_on(start: Callable[...,
     terminal.process.send_signal(signal.SIGCONT)
     enough.touch()
     assert terminal.to_the_end() == 0
-    assert ALL_ANSWERED.match([row for row in terminal.rows() if row][-1])
+    assert any(ALL_ANSWERED.match(row) for row in terminal.rows())
