@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 
 MAIN = "from tidegate.cli.main import main; main()"
 
@@ -126,7 +126,7 @@ def test_the_help_of_a_command_loads_no_sdk_and_no_other_command(command: str, o
     code = f"""
 import sys
 from typer.testing import CliRunner
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 assert CliRunner().invoke(app, [{command!r}, "--help"]).exit_code == 0
 print([name for name in {others} if name in sys.modules])
 """

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.cli.running import TIDEGATE, environ
 from tests.cli.terminal import COLUMNS, Terminal
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 
 CAPTURES = Path(__file__).parents[3] / "shared" / "reference" / "captures.jsonl"
 OPENAI = {

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import tidegate
 import tidegate.experiments
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 from tidegate.errors import ConfigurationError
 from tidegate.launch.child import Unstartable, find
 from tidegate.settings import Settings, unknown_variables

@@ -9,8 +9,9 @@ from types import MappingProxyType
 import pytest
 
 from tidegate.admission.hooks import NO_HOST
+from tidegate.cli.end_line import end_line
 from tidegate.cli.status_list import lines
-from tidegate.cli.status_text import StatusText, end_line
+from tidegate.cli.status_text import StatusText
 from tidegate.core.wait_text import amount, clock
 from tidegate.launch.counter_row import KeyRow, QuotaRow
 from tidegate.launch.runs import Ungoverned

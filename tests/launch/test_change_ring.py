@@ -17,7 +17,6 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.provenance import Source
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, refusal_counter
-from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.counter_row import (
     CARRIERS,
     CELLS,
@@ -29,6 +28,7 @@ from tidegate.launch.counter_row import (
     KeyChange,
     read_changes,
 )
+from tidegate.launch.process_counters import CounterFile
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
 from tidegate.shared_file import VERSION

@@ -17,14 +17,14 @@ from tidegate.admission import hooks
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
-from tidegate.cli.status_text import end_line
+from tidegate.cli.end_line import end_line
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading, Usage
 from tidegate.core.wait_text import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.launch import counter_file, counter_row
-from tidegate.launch.counter_file import CounterFile
+from tidegate.launch.process_counters import CounterFile
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
 from tidegate.providers import ModelPrice
 from tidegate.settings import Settings

@@ -43,7 +43,7 @@ from tests.runner.batch_scene import (
 )
 from tests.runner.scene import TOO_LONG, runner_at, stored
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 from tidegate.core.token_totals import added
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError

@@ -81,7 +81,7 @@ def _show_process(queue: Any) -> Callable[[], object] | None:
     if os.name != "posix":
         return None
     try:
-        from tidegate.launch.runs import ProcessStatus
+        from tidegate.launch.process_status import ProcessStatus
 
         shown = ProcessStatus()
         shown.on_new_queue(queue)

@@ -10,20 +10,22 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.admission.redaction import clean, clean_arguments
-from tidegate.cli.status import StatusLine, drawable
-from tidegate.cli.status_text import StatusText, end_line
+from tidegate.cli.end_line import end_line
+from tidegate.cli.run_request import STDERR, say
+from tidegate.cli.status_row import StatusLine, drawable
 from tidegate.core.safe_text import printable
 from tidegate.errors import ConfigurationError
 from tidegate.launch.child import Child, replace
-from tidegate.launch.environment import StateFile, environment
-from tidegate.launch.gateway_process import GatewayProcess
+from tidegate.launch.environment import environment
 from tidegate.launch.runs import Ungoverned, read_ungoverned, run_folder, write_command
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal, Totals
+
+if TYPE_CHECKING:
+    from tidegate.launch.gateway_process import GatewayProcess
+    from tidegate.launch.state_file import StateFile
 
 VERSION = 1
 """Version of the report; a field that changes its meaning or goes raises it."""
@@ -115,8 +117,6 @@ def _quota(quota: QuotaTotal) -> dict[str, Any]:
     }
 
 
-STDERR = 2
-
 LOOK_EVERY = 0.5
 """Seconds between two updates of the status line. Chosen: a person sees changes as they happen."""
 
@@ -169,10 +169,10 @@ def run_command(command: Sequence[str], options: RunOptions) -> int:
             environ = gateway.environ(environ)
         child = Child(command, environ)
         folder = Folder(Path(run_dir))
-        say = _say
+        tell = _say
         if shown and drawable(STDERR, os.environ):
             row = StatusLine(STDERR, os.environ)
-            say = row.say
+            tell = row.say
             ended = _drawn(child, folder, row)
         else:
             ended = child.wait(_nothing, _nothing, LOOK_EVERY)
@@ -181,7 +181,7 @@ def run_command(command: Sequence[str], options: RunOptions) -> int:
         totals = folder.totals()
         missed = read_ungoverned(Path(run_dir), totals.hosts)
         if shown:
-            say(end_line(totals, missed, shlex.join(clean_arguments(command))))
+            tell(end_line(totals, missed, shlex.join(clean_arguments(command))))
         if state is not None:
             _keep(state, run_dir, shown)
         if options.report is not None:
@@ -193,6 +193,8 @@ def run_command(command: Sequence[str], options: RunOptions) -> int:
 
 def _gateway(environ: Mapping[str, str], shown: bool) -> GatewayProcess | None:
     """Start the gateway of a run; None, with a line, where that fails."""
+    from tidegate.launch.gateway_process import GatewayProcess
+
     try:
         gateway = GatewayProcess(environ, Path.cwd())
     except OSError as error:
@@ -207,7 +209,7 @@ def _gateway(environ: Mapping[str, str], shown: bool) -> GatewayProcess | None:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):
-        typer.echo(f"tidegate: {printable(text)}", err=True)
+        say(printable(text))
 
 
 def _report(report: RunReport, run: EndedRun, shown: bool) -> None:
@@ -224,10 +226,12 @@ def _keep(state: StateFile, run_dir: str, shown: bool) -> None:
     except (OSError, ValueError) as error:
         if shown:
             why = str(error) or type(error).__name__
-            typer.echo(f"tidegate: learned limits not saved: {why}; the state file is unchanged", err=True)
+            say(f"learned limits not saved: {why}; the state file is unchanged")
 
 
 def _drawn(child: Child, folder: Folder, row: StatusLine) -> int:
+    from tidegate.cli.status_text import StatusText
+
     status = StatusText()
     try:
         return child.wait(

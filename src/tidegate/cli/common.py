@@ -11,15 +11,13 @@ import typer
 from typer.core import TyperGroup
 
 from tidegate.admission.redaction import clean
+from tidegate.cli.run_request import UNUSABLE
 from tidegate.core.safe_text import printable
 from tidegate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-UNUSABLE = 2
-"""Exit code for an unusable value, the same as for an unknown option (click: UsageError.exit_code)."""
 
 
 class CommandGroup(TyperGroup):

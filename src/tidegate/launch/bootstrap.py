@@ -308,7 +308,7 @@ class KeyRecorder:
         if self._state_dir:
             import atexit
 
-            from tidegate.launch.environment import save_learned_limits
+            from tidegate.launch.state_file import save_learned_limits
 
             atexit.register(save_learned_limits, self._state_dir)
             self._state_dir = None
@@ -320,7 +320,7 @@ class KeyRecorder:
         self._counters().count_host(host)
 
     def _counters(self) -> Any:
-        from tidegate.launch.counter_file import CounterFile
+        from tidegate.launch.process_counters import CounterFile
 
         # Of two threads, both get the object of the first one.
         return self._made.setdefault("counters", CounterFile(self._run_dir or ""))

@@ -410,7 +410,7 @@ def test_the_help_of_the_commands_needs_no_database_library(tmp_path: Path) -> N
     code = """
 import sys
 from typer.testing import CliRunner
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 for command in ("run", "stop", "show", "export"):
     assert CliRunner().invoke(app, ["experiment", command, "--help"]).exit_code == 0
 print([name for name in ("sqlalchemy", "aiosqlite", "yaml", "pyarrow") if name in sys.modules])

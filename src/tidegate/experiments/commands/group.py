@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.common import DATABASE, UNUSABLE, CommandGroup, Db, stop
+from tidegate.cli.common import DATABASE, CommandGroup, Db, stop
+from tidegate.cli.run_request import UNUSABLE
 from tidegate.errors import CannotLoad, ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
 MAX_DIFFERENT = 100
