@@ -25,6 +25,7 @@ from tidegate.core.safe_text import (
     SECRET_NAME,
     is_prefixed,
     is_secret_in_text,
+    lazy_pattern,
     looks_secret,
     printable,
     without_credentials,
@@ -52,19 +53,19 @@ PREFIX = 12
 MAX_PIECED_CHARACTERS = 1024
 """Characters of a credential whose parts are searched for. Chosen: keys have 20 to 250."""
 
-CASELESS = re.compile(r"[0-9a-fA-F\-]+")
+CASELESS = lazy_pattern(r"[0-9a-fA-F\-]+")
 """Hexadecimal digits and UUIDs, which servers repeat in upper or lower case."""
 
-SECRETIVE = re.compile(
+SECRETIVE = lazy_pattern(
     r"(?i)key(?!board)|token(?!i[sz])|secret|passw|passphrase|(?:_|\b)pass(?:_|\b)|_pwd\b|credential|auth(?!or)|cookie"
     r"|signature|private|(?:_|\b)dsn\b|jwt"
 )
 """Names of environment variables whose values are credentials."""
 
-HEADERS = re.compile(r"(?i)headers\Z")
+HEADERS = lazy_pattern(r"(?i)headers\Z")
 """Names of environment variables that hold headers, some of which may be credentials (OTEL_EXPORTER_OTLP_HEADERS)."""
 
-HARMLESS = re.compile(
+HARMLESS = lazy_pattern(
     r"(?i)(?:_|\b)(?:mode|type|method|url|uri|endpoint|file|path|dir|home|sock|socket|version|name|region|enabled|count"
     r"|limit|max|ttl|timeout|seconds|algorithm|provider|backend|class|module|scopes?|issuer|audience|host|port"
     r"|max tokens)\b"
