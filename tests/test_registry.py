@@ -330,6 +330,38 @@ class TestMemory:
         assert KEY not in registry.snapshot().keys
 
 
+def test_a_snapshot_lets_other_calls_in_between_any_two_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    free: list[str] = []
+
+    class Lock:
+        def __init__(self) -> None:
+            self._lock = real()
+
+        def __enter__(self) -> None:
+            self._lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            self._lock.release()
+            free.append("free")
+
+    real = threading.RLock
+    monkeypatch.setattr(threading, "RLock", Lock)
+    reads: list[int] = []
+    clock = VirtualClock()
+
+    def read() -> float:
+        reads.append(len(free))
+        return clock()
+
+    registry = RateLimitRegistry(tidegate.Settings(), clock=read)
+    for number in range(5):
+        registry.try_admit(tidegate.Key("p", f"https://{number}.test"))
+    reads.clear()
+    assert len(registry.snapshot().keys) == 5
+    assert len(reads) == 5
+    assert len(set(reads)) == 5, "two keys were read while the lock was held"
+
+
 @pytest.mark.constants(FIRST_PAUSE_SECONDS=5.0, MAX_PAUSE_SECONDS=60)
 def test_the_snapshot_says_what_binds_and_until_when() -> None:
     registry = make()

@@ -228,7 +228,7 @@ class RegistrySnapshot:
     """State of every key that the registry knows, least recently used first.
 
     `accounts` are those whose keys share quotas, which are also among those of each key. The properties are sums over
-    all keys, as `KeySnapshot` describes them.
+    all keys, as `KeySnapshot` describes them. Each state is that of its own instant `at`, one shortly after the other.
     """
 
     keys: Mapping[Key, KeySnapshot]
