@@ -15,8 +15,7 @@ from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
-from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, refusal_counter
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, Source, refusal_counter
 from tidegate.launch.counter_row import (
     CARRIERS,
     CELLS,

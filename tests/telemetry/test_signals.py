@@ -12,8 +12,7 @@ from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metr
 from tests.core.values import KEY
 from tests.telemetry.scene import Providers, Scene
 from tidegate.core import events
-from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Kind, Usage
+from tidegate.core.values import Cause, Kind, Source, Usage
 from tidegate.telemetry import attributes, signals
 from tidegate.telemetry.attributes import Attribute
 

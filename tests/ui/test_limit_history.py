@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.provenance import Source
-from tidegate.core.values import Cause
+from tidegate.core.values import Cause, Source
 from tidegate.core.wait_text import wait_text
 from tidegate.launch.counter_row import INTEGERS, RING_BYTES, SOURCE_CODES, ChangeRing, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun

@@ -25,7 +25,6 @@ from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit
 from tidegate.core.cost_estimator import MAX_BELIEVED_TOKENS
 from tidegate.core.feedback import accepted, answered, failed, reaches, refused, rejected, silent, succeeded
 from tidegate.core.limiter_state import LimiterSettings, LimiterState, Out, Permit
-from tidegate.core.provenance import Source
 from tidegate.core.quota import AccountQuotas, SharedNames, TwoLevelQuotas, doubt_charges
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import charge_of, expected_charge
@@ -42,6 +41,7 @@ from tidegate.core.values import (
     QuotaReading,
     RequestFacts,
     Silence,
+    Source,
     Usage,
 )
 

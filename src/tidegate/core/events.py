@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Key, Kind, Outcome, Usage
+from tidegate.core.values import Cause, Key, Kind, Outcome, Source, Usage
 
 
 @dataclass(frozen=True, slots=True)

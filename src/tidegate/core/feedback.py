@@ -27,12 +27,11 @@ from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL, WHOLE, Pause, r
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
-from tidegate.core.provenance import Source
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import expected_charge
 from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, ODDS_AMPLE, ODDS_OVERLOAD, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
-from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading
+from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading, Source
 
 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:

@@ -26,14 +26,14 @@ from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker, FailingCalls, 
 from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.pacer import Pacer
-from tidegate.core.provenance import LimiterProvenance, Source
+from tidegate.core.provenance import LimiterProvenance
 from tidegate.core.quota import KeyQuotas, QuotaSet
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import Charge
 from tidegate.core.rate_meter import Burst
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading
+from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading, Source
 
 
 class Permit:

@@ -5,23 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidegate.core.values import INFINITY, QuotaReading, Refill
+from tidegate.core.values import INFINITY, QuotaReading, Refill, Source
 
 MINUTE = 60.0
 """Seconds after which an observation of anything but a quota is old. Chosen: most windows are of a minute."""
-
-
-class Source(StrEnum):
-    """Origin of a value."""
-
-    DEFAULT = "default"
-    EARLIER_RUN = "earlier run"
-    HEADERS = "headers"
-    RETRY_AFTER = "retry-after"
-    ANSWERS = "answers"
-    REFUSALS = "refusals"
-    FAILURES = "failures"
-    USAGE = "usage"
 
 
 STATED = frozenset({Source.HEADERS, Source.RETRY_AFTER})

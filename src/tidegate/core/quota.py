@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from tidegate.core.fixed_window import AdmittedBurst, FixedWindowMirror, SubWindow, portion_of, refutes_portion
-from tidegate.core.provenance import QuotaProvenance, Source
+from tidegate.core.provenance import QuotaProvenance
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import (
     UNANSWERED,
@@ -26,7 +26,7 @@ from tidegate.core.quota_charges import (
 )
 from tidegate.core.rolling_window import RollingWindowMirror
 from tidegate.core.token_bucket import TokenBucketMirror
-from tidegate.core.values import INFINITY, PLACES, PRODUCED, Cost, QuotaReading, Refill, Unit
+from tidegate.core.values import INFINITY, PLACES, PRODUCED, Cost, QuotaReading, Refill, Source, Unit
 
 
 def measurable(reading: QuotaReading) -> bool:

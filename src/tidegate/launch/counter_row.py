@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidegate.core.held_time import BINDING, QUOTA
-from tidegate.core.provenance import Source
 from tidegate.core.safe_text import printable
 from tidegate.core.token_totals import TokenTotals
-from tidegate.core.values import INFINITY, Cause
+from tidegate.core.values import INFINITY, Cause, Source
 from tidegate.shared_file import UnreadableFile
 
 KINDS = (

@@ -18,12 +18,12 @@ from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
 from tidegate.core.held_time import BINDING, QUOTA, HeldTime
 from tidegate.core.limiter_state import KeyCounts
-from tidegate.core.provenance import Provenance, Source
+from tidegate.core.provenance import Provenance
 from tidegate.core.quota import KeyQuotas
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import day_reset, last_failure, latest_pause, paced_until, queue_forecast
 from tidegate.core.token_totals import FIELDS, TokenCounter
-from tidegate.core.values import REFUSED, Cause, Outcome, Usage, failure_reason, refusal_counter
+from tidegate.core.values import REFUSED, Cause, Outcome, Source, Usage, failure_reason, refusal_counter
 from tidegate.launch.counter_row import (
     BREAKER_STATES,
     CARRIERS,

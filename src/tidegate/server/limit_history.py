@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
-from tidegate.core.provenance import STATED, Source
+from tidegate.core.provenance import STATED
 from tidegate.core.safe_text import printable
-from tidegate.core.values import INFINITY
+from tidegate.core.values import INFINITY, Source
 from tidegate.core.wait_text import CLOSED, wait_text
 from tidegate.launch.counter_row import BREAKER_STATES, CAUSES, FATES, GROUPS, KeyChange, KeyRow, source_of
 from tidegate.launch.runs import ProgramRun
