@@ -20,6 +20,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+import tidegate.admission.log_redaction  # noqa: F401  # its filter precedes every record
 from tidegate.errors import ConfigurationError
 from tidegate.launch.runs import ProgramRun, live_runs
 from tidegate.server.access_policy import AccessPolicy

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import tidegate.admission.log_redaction  # noqa: F401  # its filter precedes every record
 from tidegate.admission.redaction import clean
 from tidegate.core.backoff import half_jitter_of
 from tidegate.core.safe_text import printable

@@ -30,6 +30,7 @@ import httpx
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+import tidegate.admission.log_redaction  # noqa: F401  # its filter precedes every record
 from tidegate import providers
 from tidegate.admission.context import AttemptScope
 from tidegate.errors import ConfigurationError
