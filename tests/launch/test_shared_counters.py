@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading, 
 from tidegate.core.wait_text import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.launch import counter_file, counter_row
 from tidegate.launch.process_counters import CounterFile
-from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
+from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal, Totals
 from tidegate.providers import ModelPrice
 from tidegate.settings import Settings
 
@@ -418,7 +417,7 @@ def test_the_row_names_the_instants_of_the_queue(tmp_path: Path) -> None:
             assert head.seconds == pytest.approx(truth.seconds, abs=1.0)
     assert compared > 50
     assert "no call of this key was ever answered" in head.cause
-    assert "no call of this key was ever answered" in end_line(replace(Folder(tmp_path).totals(), pythons=True))
+    assert "no call of this key was ever answered" in end_line(Totals(Folder(tmp_path).totals().keys, True))
 
 
 @pytest.mark.constants(START_CONCURRENCY=20)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -228,7 +227,7 @@ def test_numbers_that_are_none_are_sent_as_unknown(scene: Scene) -> None:
 
 def test_lost_counts_of_a_process_are_told(scene: Scene) -> None:
     run = scene.run()
-    lost = run._replace(totals=replace(run.totals, unreadable={9: "it has version 3 of the format"}))
+    lost = run._replace(totals=Totals(run.totals.keys, True, {9: "it has version 3 of the format"}))
     scene.history.take([lost], scene.now)
     assert scene.history.answer(0)["runs"][0]["lost"] == [{"pid": 9, "why": "it has version 3 of the format"}]
 
@@ -294,7 +293,7 @@ def test_a_quota_that_appears_later_moves_no_other(scene: Scene) -> None:
     tokens = QuotaRow("input tokens", 5000.0, 60.0, 40.0, scene.now, 5000.0)
     both = KeyTotal(KEY)
     both.add(row._replace(quotas=(tokens, *row.quotas)), running=True)
-    scene.history.take([run._replace(totals=replace(run.totals, keys={KEY: both}))], scene.now + 1.0)
+    scene.history.take([run._replace(totals=Totals({KEY: both}, True))], scene.now + 1.0)
     first, second = scene.key()["series"]["quotas"]
     assert (first["name"], first["limit"]) == ("requests", [120.0, 120.0, 120.0])
     assert (second["name"], second["used"]) == ("input tokens", [None, None, 40.0])
