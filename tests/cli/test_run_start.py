@@ -15,7 +15,7 @@ from tidegate.cli.run_request import RunRequest, RunSettings, read, settings_in
 from tidegate.errors import ConfigurationError
 from tidegate.settings import Settings
 
-MOST_OWN = 40
+MOST_OWN = 41
 """Modules of tidegate that a run loads at most. Raising it makes each program under `tidegate run` start later."""
 
 MOST_OTHERS = 120
@@ -108,7 +108,7 @@ def test_an_empty_word_is_a_command() -> None:
 
 def test_a_run_without_variables_follows_the_default_settings() -> None:
     default = Settings()
-    assert settings_in({"HOME": "/"}) == RunSettings() == (default.log, default.disabled, default.prices)
+    assert settings_in({"HOME": "/"}) == RunSettings() == (default.log, default.disabled, default.prices, ())
 
 
 def test_a_run_follows_its_variables_and_refuses_those_that_are_not_usable(tmp_path: Path) -> None:
