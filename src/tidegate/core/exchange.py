@@ -30,11 +30,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from tidegate.core import events
 from tidegate.core.backoff import full_jitter, half_jitter_of
 from tidegate.core.limiter_state import KeyCounts, Permit
-from tidegate.core.repeated_failure import FAILED_STATUS, OVERTAKEN, OWN_SECONDS, OWN_TRIES, RepeatedFailure
+from tidegate.core.repeated_failure import FAILED_STATUS, OVERTAKEN_ATTEMPTS, OWN_SECONDS, OWN_TRIES, RepeatedFailure
 from tidegate.core.values import CAPACITY, ELSEWHERE, TERMINAL, Cause, Key, Kind, Outcome
 
-RESEND_BASE = 0.1
-RESEND_CAP = 8.0
+FIRST_RESEND_SECONDS = 0.1
+MAX_RESEND_SECONDS = 8.0
 """Seconds before a call is sent again whose failure shows no limit of the key: the first wait at most, doubled each
 time, and the longest. Derived: nine tries within `OWN_SECONDS`."""
 
@@ -328,7 +328,7 @@ class _Exchange:
         if refused and own.is_larger and retry is RetryTime.AT_ONCE:
             # That it never fits shows beside smaller calls.
             return RetryTime.LATER, own.tries > 1
-        if own.overtaken >= OVERTAKEN:
+        if own.overtaken >= OVERTAKEN_ATTEMPTS:
             return RetryTime.LATER if retry is not RetryTime.NO or not refused else retry, True
         if retry is RetryTime.AT_ONCE and refused and own.tries > 1 and state.admitted_order and not permit.probe:
             return RetryTime.LATER, False
@@ -351,10 +351,10 @@ class _Exchange:
             self.failures += 1
         count = self.refusals if is_refused else self.failures
         if policy.patient and policy.attempts == 1 and self.attempt.outcome.cause not in ELSEWHERE:
-            until = now + half_jitter_of(count, RESEND_BASE, RESEND_CAP, draw())
+            until = now + half_jitter_of(count, FIRST_RESEND_SECONDS, MAX_RESEND_SECONDS, draw())
             if is_refused and self.own is not None and self.own.tries > 1:
                 # Another call is the next test of the key.
-                until = max(until, self.own.paced_until(now) + RESEND_BASE)
+                until = max(until, self.own.paced_until(now) + FIRST_RESEND_SECONDS)
             until = min(until, self.deadline)
         else:
             until = min(now + full_jitter(count, draw()), self.deadline)

@@ -191,7 +191,7 @@ class KeyCounts:
         return sum(self.latencies) / len(self.latencies) if self.latencies else INFINITY
 
 
-BUSY = 0.5
+BUSY_CLIENT_SECONDS = 0.5
 """Seconds for which slow start, or a test of a ceiling, waits for an admitted call that has not run. Raising it waits
 longer for a blocked event loop. Chosen: an event loop that starts two thousand calls is busy for that long and reads no
 refusal."""
@@ -341,7 +341,7 @@ class LimiterState:
         if len(self.permits_in_flight) >= self.concurrency.limit:
             opens = self.concurrency.opens_at(now)
             if self.untaken:
-                opens = max(opens, self.given_at + BUSY)
+                opens = max(opens, self.given_at + BUSY_CLIENT_SECONDS)
             if opens > now:
                 ready, gate = opens, "concurrency"
                 if opens == INFINITY:

@@ -187,7 +187,7 @@ _IDENTIFIER = lazy_pattern(
 GIT_DIGITS = 40
 """Hexadecimal digits of git's object names (SHA-1), which stay; shorter runs (MD5, trace ids) are not long."""
 
-BASE64_CHANGES = 0.45
+BASE64_CHANGES_SHARE = 0.45
 """Share of neighbours of different kinds from which a run with separators is random. Chosen: random base64 has 0.65
 with a deviation of 0.09, and the names of models have up to 0.4."""
 
@@ -215,7 +215,7 @@ UNMASKED = frozenset(
 """Words that follow a name and its colon in sentences; they are not passwords."""
 
 
-SHORTEST = 13
+LEAST_CREDENTIAL_CHARACTERS = 13
 """Characters of the shortest text with a credential that only its form shows: a prefix of three and a value of ten, or
 the word `token` and a value of eight."""
 
@@ -233,7 +233,7 @@ def without_credentials(text: str) -> str:
         text = PARAMETER.sub(_parameter, text)
     if "eyJ" in text or "ZXlK" in text:
         text = JWT.sub(HIDDEN, text)
-    if len(text) >= SHORTEST:
+    if len(text) >= LEAST_CREDENTIAL_CHARACTERS:
         text = PREFIXED.sub(_prefixed, text)
     if "=" in text:
         text = _valued(text, COOKIE, lambda match, value: True, _cookies)
@@ -242,7 +242,7 @@ def without_credentials(text: str) -> str:
         text = _valued(text, NAMED, _names, _run_of)
     if len(text.split(maxsplit=1)) > 1:
         text = _valued(text, SCHEME, _schemes, _run_of)
-    if len(text) < SHORTEST:
+    if len(text) < LEAST_CREDENTIAL_CHARACTERS:
         return text
     text = _valued(text, PROSE, _tells, _run_of)
     return RUN.sub(_random, text)
@@ -380,7 +380,7 @@ def _is_random(run: str) -> bool:
         if (len(part) if joined else len(kinds)) < least or "digit" not in kinds or _HEX.fullmatch(part):
             continue
         changes = sum(one != other for one, other in pairwise(kinds))
-        if changes >= (BASE64_CHANGES if joined else 0.3) * len(kinds):
+        if changes >= (BASE64_CHANGES_SHARE if joined else 0.3) * len(kinds):
             return True
     return False
 

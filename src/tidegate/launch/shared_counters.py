@@ -57,7 +57,8 @@ NOTED_RISE = 1.25
 the limit with each answer, fills some lines of the list and not all."""
 
 NOTED_CUT = 0.9
-"""Factor below it from which on a cut is noted: below the smallest cut (`core.concurrency_limit.REFUSED_CUT`)."""
+"""Factor below it from which on a cut is noted: below the smallest cut
+(`core.concurrency_limit.REFUSED_CUT_FACTOR`)."""
 
 NOTED_LIMIT = 0.01
 """Least relative change of a quota's limit that is noted. Chosen: less than a pixel of the page's chart."""

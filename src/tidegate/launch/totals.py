@@ -9,7 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from tidegate.core.held_time import LEAST_SHARE, binding_shares, binding_text, program_use
+from tidegate.core.held_time import LEAST_TOLD_SHARE, binding_shares, binding_text, program_use
 from tidegate.core.rejection import DAY
 from tidegate.core.token_totals import TokenTotals, token_facts
 from tidegate.core.wait_text import (
@@ -124,7 +124,7 @@ class KeyTotal:
         """Return the calls a second that the known quotas admit at the charge of the calls so far; 0: unknown."""
         answered = self.counts["answered"]
         # A quota that is hardly used binds nothing, and its window may be inferred wrongly.
-        used = [quota for quota in self.quotas.values() if (quota.share or 0.0) >= LEAST_SHARE]
+        used = [quota for quota in self.quotas.values() if (quota.share or 0.0) >= LEAST_TOLD_SHARE]
         return min((quota.limit / quota.window * answered / quota.used for quota in used), default=0.0)
 
     @property

@@ -18,9 +18,9 @@ from tidegate import providers
 from tidegate.admission.accounts import account_of, shared_by
 from tidegate.admission.saved_state import MAX_AGE, LearnedState
 from tidegate.cli.common import stop
-from tidegate.core.cost_estimator import OUTPUT_PRIOR, CostEstimator
+from tidegate.core.cost_estimator import FIRST_OUTPUT_TOKENS, CostEstimator
 from tidegate.core.saved_state import SavedKey
-from tidegate.core.token_totals import NANO, TokenTotals, dollars
+from tidegate.core.token_totals import DOLLARS_PER_UNIT, TokenTotals, dollars
 from tidegate.core.values import Key, RequestFacts, Usage
 from tidegate.core.wait_text import amount, clock, counted, duration
 from tidegate.errors import CannotLoad
@@ -225,7 +225,7 @@ async def planned(experiment: Experiment, store: Store | None, at_once: int | No
             stages.append(_of_function(name, items, stored, asks=bool(stored) or not judged.get(ResultStatus.OK)))
             continue
         answer = stages[TASK].tokens if index else None
-        written = OUTPUT_PRIOR if answer is None else answer[1].middle
+        written = FIRST_OUTPUT_TOKENS if answer is None else answer[1].middle
         bodies = [each.body for each in sample if each.invalid is None]
         requests, why = await _requests(experiment, index, bodies, written)
         stages.append(_of_requests(name, items, requests, stored, known, experiment.batch and index == TASK, why))
@@ -294,7 +294,7 @@ def _measured(spent: Sequence[TokenTotals], items: int | None) -> tuple[Range, R
 def _paid(spent: Sequence[TokenTotals], items: int | None) -> Range | None:
     if any(each.priced < each.metered for each in spent):
         return None
-    return likely_mean([each.nanodollars * NANO for each in spent], len(spent) + (items or len(spent)))
+    return likely_mean([each.nanodollars * DOLLARS_PER_UNIT for each in spent], len(spent) + (items or len(spent)))
 
 
 def _of_requests(
@@ -324,7 +324,7 @@ def _of_requests(
     usages = [Usage(round(into), round(out)) for into, out in zip(*tokens, strict=True)]
     usd = _paid(spent, items) if spent else None
     if usd is None and price is not None:
-        usd = Range(*(price.nanodollars(each, batch) * NANO for each in usages))
+        usd = Range(*(price.nanodollars(each, batch) * DOLLARS_PER_UNIT for each in usages))
     guessed = measured is None and ESTIMATE not in saved.gates
     return StagePlan(name, items, key, limits, max(age, account_age), tokens, usd, calls, guessed=guessed)
 

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.cost_estimator import OUTPUT_PRIOR, CostEstimator
+from tidegate.core.cost_estimator import FIRST_OUTPUT_TOKENS, CostEstimator
 from tidegate.core.saved_state import ANSWER, SECONDS, SavedKey, SavedQuota
 from tidegate.core.values import HOLDING, INFINITY, Cost, Key, RequestFacts, Unit
-from tidegate.core.wait_text import MINUTE, Eta, QueueForecast, QuotaForecast, awaited, estimate_eta, sized
+from tidegate.core.wait_text import MINUTE_SECONDS, Eta, QueueForecast, QuotaForecast, awaited, estimate_eta, sized
 from tidegate.providers import Provider, estimate
 
 ERRORS = 2.0
@@ -68,7 +68,7 @@ LEARNED_OUTPUT = Range(0.8, 1.0, 1.25)
 """Range of the mean output that an earlier run has learned, as factors. Derived: it is the mean of about ten answers,
 whose lengths vary by 40 %."""
 
-ASSUMED_OUTPUT = Range(1.0 / OUTPUT_PRIOR, 1.0, 4.0)
+ASSUMED_OUTPUT = Range(1.0 / FIRST_OUTPUT_TOKENS, 1.0, 4.0)
 """The same before the first answer: from one token to a long answer."""
 
 ESTIMATE = "estimate"
@@ -223,7 +223,7 @@ def bound_text(queue: QueueForecast, eta: Eta) -> str:
 
 
 def _rate(pace: float) -> str:
-    rate = f"{pace:.3g} calls/s" if pace >= 1.0 else f"{pace * MINUTE:.3g} calls/min"
+    rate = f"{pace:.3g} calls/s" if pace >= 1.0 else f"{pace * MINUTE_SECONDS:.3g} calls/min"
     return f"the learned rate of {rate}"
 
 

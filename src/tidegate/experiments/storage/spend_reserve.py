@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tidegate.core.token_totals import NANO, TokenTotals
+from tidegate.core.token_totals import DOLLARS_PER_UNIT, TokenTotals
 
 RECENT = 64
 """Jobs of a stage whose costs are remembered. Chosen: the standard deviation of 64 costs is right within a tenth."""
@@ -21,7 +21,7 @@ DEVIATIONS = 2.0
 
 
 def budget_amount(name: str, tokens: TokenTotals) -> float:
-    return tokens.nanodollars * NANO if name == "usd" else float(tokens.input_tokens + tokens.output_tokens)
+    return tokens.nanodollars * DOLLARS_PER_UNIT if name == "usd" else float(tokens.input_tokens + tokens.output_tokens)
 
 
 class RecentCosts:
