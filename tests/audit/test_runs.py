@@ -20,7 +20,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.experiments.engine.audit import BusyTime
-from tidegate.experiments.engine.progress import CLASSES, STEP, RunStats, added_up
+from tidegate.experiments.engine.progress import CLASSES_PER_E, LATENCY_CLASS_RATIO, RunStats, added_up
 from tidegate.experiments.storage import Status, Store
 
 pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
@@ -303,11 +303,11 @@ class TestStatistics:
     def test_percentiles_are_within_their_class(self) -> None:
         counts: dict[str, int] = {}
         for number in range(1, 101):
-            name = str(round(math.log(number / 10) * CLASSES))
+            name = str(round(math.log(number / 10) * CLASSES_PER_E))
             counts[name] = counts.get(name, 0) + 1
         stats = RunStats(latencies=counts)
-        assert stats.latency_p50 == pytest.approx(5.0, rel=STEP - 1.0)
-        assert stats.latency_p99 == pytest.approx(9.9, rel=STEP - 1.0)
+        assert stats.latency_p50 == pytest.approx(5.0, rel=LATENCY_CLASS_RATIO - 1.0)
+        assert stats.latency_p99 == pytest.approx(9.9, rel=LATENCY_CLASS_RATIO - 1.0)
         assert RunStats().latency_p50 is None
 
     def test_a_sum_has_every_statistic(self) -> None:

@@ -200,7 +200,7 @@ def test_an_onlooker_takes_nothing_away(tmp_path: Path) -> None:
 
 def test_a_full_sheet_is_followed_by_another(tmp_path: Path) -> None:
     sheets = CounterFile(str(tmp_path))
-    kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * counter_file.ROWS + 1)]
+    kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * counter_file.FILE_KEYS + 1)]
     for slots in kept:
         call(slots)
     assert len(list(tmp_path.iterdir())) == 3

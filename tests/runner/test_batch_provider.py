@@ -677,7 +677,7 @@ def test_file_without_a_word_of_the_provider_is_used_after_a_time(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.experiments.engine.batch.submission.FILE_SECONDS", 0.01)
-    monkeypatch.setattr("tidegate.experiments.engine.batch.submission.FILE_PATIENCE", 0.05)
+    monkeypatch.setattr("tidegate.experiments.engine.batch.submission.MAX_FILE_WAIT_SECONDS", 0.05)
 
     def silent(request: Request, answer: BatchAnswer) -> BatchAnswer:
         is_file = request.path.startswith("/v1/files") and not request.path.endswith("/content")

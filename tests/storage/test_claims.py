@@ -11,7 +11,7 @@ from tidegate.experiments.storage import Claim, Status, Store, Toggle, claims
 
 pytestmark = pytest.mark.anyio
 
-FIVE = claims.COOL_DOWN
+FIVE = claims.COOLDOWN_SECONDS
 """As it is before a test has made it longer."""
 
 

@@ -28,7 +28,7 @@ from tests.storage.values import (
 from tidegate.errors import StoreError
 from tidegate.experiments.storage import Annotation, Claim, Store
 from tidegate.experiments.storage.tally import (
-    BINS,
+    MAX_BINS,
     MAX_KINDS,
     MAX_LABELS,
     MAX_OUTPUTS,
@@ -148,7 +148,7 @@ def test_scores_of_any_size_are_counted_and_taken_away(values: list[float]) -> N
     assert (one.scored, one.low, one.high) == (len(values), min(values), max(values))
     assert one.mean == pytest.approx(math.fsum(value / len(values) for value in values), rel=1e-9, abs=1e-300)
     assert sum(one.histogram.bins.values()) == len(values)
-    assert max(one.histogram.bins) - min(one.histogram.bins) < BINS
+    assert max(one.histogram.bins) - min(one.histogram.bins) < MAX_BINS
     for value in values:
         tally.change([scored(value)], [])
     assert tally == StageTally()

@@ -23,7 +23,7 @@ from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import INFINITY, Cost
 from tidegate.core.wait_text import HeadWait
 
-SAMPLE = 256
+SAMPLED_CALLS = 256
 """Queued calls whose cost `mean_cost` reads, at most. Raising it makes each snapshot of a long queue slower. Chosen: a
 mean of this many is right within a few per cent."""
 
@@ -111,9 +111,9 @@ class KeyPermits:
         return HeadWait(gate, opens, stated, cause_of(self.admission, gate))
 
     def mean_cost(self) -> Cost:
-        """Return the mean cost of the first `SAMPLE` waiting calls; one request if none waits."""
+        """Return the mean cost of the first `SAMPLED_CALLS` waiting calls; one request if none waits."""
         total, count = [0.0] * len(UNPRICED), 0
-        for waiter in islice(self.waiting.in_order(), SAMPLE):
+        for waiter in islice(self.waiting.in_order(), SAMPLED_CALLS):
             self._price(waiter)
             total = [sum(pair) for pair in zip(total, waiter.cost, strict=True)]
             count += 1

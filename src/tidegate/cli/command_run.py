@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidegate.launch.gateway_process import GatewayProcess
     from tidegate.launch.state_file import StateFile
 
-VERSION = 1
+REPORT_VERSION = 1
 """Version of the report; a field that changes its meaning or goes raises it."""
 
 COUNTS = {
@@ -73,7 +73,7 @@ def facts(run: EndedRun) -> dict[str, Any]:
     totals, missed = run.totals, run.ungoverned
     signaled = os.WIFSIGNALED(run.status)
     return {
-        "version": VERSION,
+        "version": REPORT_VERSION,
         "command": clean_arguments(run.command),
         "exit_code": None if signaled else os.waitstatus_to_exitcode(run.status),
         "signal": os.WTERMSIG(run.status) if signaled else None,
@@ -117,10 +117,10 @@ def _quota(quota: QuotaTotal) -> dict[str, Any]:
     }
 
 
-LOOK_EVERY = 0.5
+LOOK_SECONDS = 0.5
 """Seconds between two updates of the status line. Chosen: a person sees changes as they happen."""
 
-GIVEN_UP = 75
+GIVEN_UP_CODE = 75
 """Exit code under `--strict` of a command that succeeded while calls were given up (sysexits.h: EX_TEMPFAIL)."""
 
 
@@ -175,7 +175,7 @@ def run_command(command: Sequence[str], options: RunOptions) -> int:
             tell = row.say
             ended = _drawn(child, folder, row)
         else:
-            ended = child.wait(_nothing, _nothing, LOOK_EVERY)
+            ended = child.wait(_nothing, _nothing, LOOK_SECONDS)
         if gateway is not None:
             gateway.end()
         totals = folder.totals()
@@ -188,7 +188,7 @@ def run_command(command: Sequence[str], options: RunOptions) -> int:
             seconds = time.monotonic() - began_at
             _report(options.report, EndedRun(command, ended, seconds, totals, missed), shown)
     code = child.end_alike(ended)
-    return GIVEN_UP if options.strict and not code and totals.sum("given_up") else code
+    return GIVEN_UP_CODE if options.strict and not code and totals.sum("given_up") else code
 
 
 def _gateway(environ: Mapping[str, str], shown: bool) -> GatewayProcess | None:
@@ -237,7 +237,7 @@ def _drawn(child: Child, folder: Folder, row: StatusLine) -> int:
         return child.wait(
             lambda: row.show(partial(status.line, folder.totals(), time.monotonic())),
             row.clear,
-            LOOK_EVERY,
+            LOOK_SECONDS,
         )
     finally:
         row.clear()

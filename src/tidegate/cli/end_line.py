@@ -13,10 +13,10 @@ from tidegate.launch.runs import Ungoverned
 from tidegate.launch.totals import Totals
 from tidegate.transports.imports import remedy
 
-HOSTS = 5
+NAMED_HOSTS = 5
 """Most hosts that the last line names; its counts include all. Chosen: the line stays readable."""
 
-REASONS = 3
+NAMED_REASONS = 3
 """Most reasons that the last line names. Chosen: one run seldom has more."""
 
 
@@ -45,14 +45,14 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
     """Yield texts about ungoverned processes and calls, each with its reason or remedy."""
     if ungoverned.processes:
         reasons = list(dict.fromkeys(map(printable, ungoverned.processes)))
-        further = f" | and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
-        yield f"some processes ran ungoverned: {' | '.join(reasons[:REASONS])}{further}"
+        further = f" | and {len(reasons) - NAMED_REASONS} more" if len(reasons) > NAMED_REASONS else ""
+        yield f"some processes ran ungoverned: {' | '.join(reasons[:NAMED_REASONS])}{further}"
     hosts = ungoverned.hosts.copy()
     if lost := hosts.pop(NO_HOST, 0):
         yield f"{counted(lost, 'call')} had a URL without a host (does the base URL begin with https://?)"
     if calls := ungoverned.calls - lost:
-        named = [printable(host) for host, _ in hosts.most_common(HOSTS)]
-        more = len(hosts) > HOSTS or ungoverned.others
+        named = [printable(host) for host, _ in hosts.most_common(NAMED_HOSTS)]
+        more = len(hosts) > NAMED_HOSTS or ungoverned.others
         which = ", ".join([*named, "more"] if more else named)
         number_of = f"{len(hosts)}{' or more' if ungoverned.others else ''} {'host' if len(hosts) == 1 else 'hosts'}"
         were = "call to 1 host was" if (calls, number_of) == (1, "1 host") else f"calls to {number_of} were"
@@ -70,7 +70,9 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
 
 
 def _named(hosts: Counter[str]) -> str:
-    return ", ".join([printable(host) for host, _ in hosts.most_common(HOSTS)] + ["more"] * (len(hosts) > HOSTS))
+    return ", ".join(
+        [printable(host) for host, _ in hosts.most_common(NAMED_HOSTS)] + ["more"] * (len(hosts) > NAMED_HOSTS)
+    )
 
 
 def _counted(totals: Totals) -> str:
@@ -109,8 +111,8 @@ def _reasons(failures: Counter[str]) -> str:
     most = failures.most_common()
     if not most:
         return ""
-    told = [f"{number} × {text or 'other'}" for text, number in most[:REASONS]]
-    told += ["more"] if len(most) > REASONS else []
+    told = [f"{number} × {text or 'other'}" for text, number in most[:NAMED_REASONS]]
+    told += ["more"] if len(most) > NAMED_REASONS else []
     return f" ({printable(most[0][0] if len(most) == 1 else ', '.join(told))})"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.admission.redaction import clean
-from tidegate.cli.run_request import STDERR, UNUSABLE, RunRequest, say, settings_in
+from tidegate.cli.run_request import STDERR, UNUSABLE_CODE, RunRequest, say, settings_in
 from tidegate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def begin(request: RunRequest) -> int:
         return _run(request)
     except ConfigurationError as error:
         say(clean(str(error)))
-        return UNUSABLE
+        return UNUSABLE_CODE
     except Refused as error:
         say(clean(str(error)))
         return 1

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 STDERR = 2
 
-UNUSABLE = 2
+UNUSABLE_CODE = 2
 """Exit code for an unusable value, the same as for an unknown option (click: UsageError.exit_code)."""
 
 PREFIX = "TIDEGATE_"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.common import UNBOUNDED, stop
+from tidegate.cli.common import UNBOUNDED_COLUMNS, stop
 from tidegate.cli.status_list import ListedLine, ListedRun, folded, is_idle, lines_of, listed, unreadable
 from tidegate.cli.status_row import drawable
 from tidegate.core.safe_text import json_line
@@ -22,8 +22,8 @@ from tidegate.core.safe_text import json_line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-PERIOD = 1.0
-"""Seconds between two pictures. Chosen: that of the live page (`server.limit_history.PERIOD`)."""
+PICTURE_SECONDS = 1.0
+"""Seconds between two pictures. Chosen: that of the live page (`server.limit_history.SAMPLE_SECONDS`)."""
 
 
 def picture(look: Callable[[], Iterable[ListedLine]]) -> None:
@@ -49,7 +49,7 @@ def picture(look: Callable[[], Iterable[ListedLine]]) -> None:
     try:
         with Live(drawn(), console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
-                time.sleep(PERIOD)
+                time.sleep(PICTURE_SECONDS)
                 live.update(drawn(), refresh=True)
     except KeyboardInterrupt:
         return
@@ -105,7 +105,7 @@ def status(
     elif as_json:
         _print_json(look)
     else:
-        columns = shutil.get_terminal_size((UNBOUNDED, 0)).columns
+        columns = shutil.get_terminal_size((UNBOUNDED_COLUMNS, 0)).columns
         for line in shown(with_outcomes=False):
             for part in folded(line, columns):
                 typer.echo(part.text)

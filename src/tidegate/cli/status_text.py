@@ -20,11 +20,11 @@ from tidegate.core.wait_text import (
 )
 from tidegate.launch.totals import KeyTotal, Totals
 
-SPANS = (2.0, 60.0)
+RATE_SPAN_SECONDS = (2.0, 60.0)
 """Shortest and longest period over which a rate is measured, in seconds. Between them, it is the quota's window.
 Chosen: several updates of the line, and a minute, which is the usual window."""
 
-COLUMNS = 10_000
+UNCUT_COLUMNS = 10_000
 """Columns of a line that nothing cuts. Chosen: wider than any line."""
 
 
@@ -41,13 +41,13 @@ class StatusText:
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Totals]] = deque()
 
-    def line(self, totals: Totals, now: float, columns: int = COLUMNS) -> str:
+    def line(self, totals: Totals, now: float, columns: int = UNCUT_COLUMNS) -> str:
         """Return the state of the busiest key in at most `columns` characters; empty before the first call.
 
         `now` is in monotonic seconds. A line that is too long loses the parts that explain least.
         """
         self._looks.append((now, totals))
-        while len(self._looks) > 2 and self._looks[1][0] <= now - SPANS[1]:
+        while len(self._looks) > 2 and self._looks[1][0] <= now - RATE_SPAN_SECONDS[1]:
             self._looks.popleft()
         key = totals.busiest
         if key is None or not (key.calls or key.waiting):
@@ -76,9 +76,9 @@ class StatusText:
     def _rate(self, key: KeyTotal, now: float) -> str:
         quota = key.binding
         if quota is None:
-            past = self._before(key, now, SPANS[1])
+            past = self._before(key, now, RATE_SPAN_SECONDS[1])
             return f"{key.counts['answered'] - (past.counts['answered'] if past else 0)} answered/min"
-        span = min(SPANS[1], max(SPANS[0], quota.window))
+        span = min(RATE_SPAN_SECONDS[1], max(RATE_SPAN_SECONDS[0], quota.window))
         past = self._before(key, now, span)
         used = quota.used - (past.quotas[quota.name].used if past and quota.name in past.quotas else 0.0)
         # A burst that the provider allows beyond its rate is still all of the limit.

@@ -82,10 +82,10 @@ WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 STATE_DIR = "TIDEGATE_STATE_DIR"
 """Same variable as in `tidegate.launch.environment`, repeated to avoid the import."""
 
-PATIENCE = 10.0
+MAX_INSTALL_WAIT_SECONDS = 10.0
 """Most seconds that an import waits for a thread that is installing. Measured: that takes 0.2 to 2 s."""
 
-LOOK_EVERY = 0.02
+LOOK_SECONDS = 0.02
 """Seconds between two checks whether that thread waits for an import of this one: each is an idle wake-up."""
 
 
@@ -154,8 +154,8 @@ class InstallHook:
         here, lock = _thread.get_ident(), self._lock
         if self._owner == here:
             return None
-        waits = int(PATIENCE / LOOK_EVERY)
-        while not lock.acquire(timeout=LOOK_EVERY):
+        waits = int(MAX_INSTALL_WAIT_SECONDS / LOOK_SECONDS)
+        while not lock.acquire(timeout=LOOK_SECONDS):
             waits -= 1
             if waits <= 0 or self._waits_for(here):
                 return None

@@ -18,7 +18,7 @@ from tidegate.launch import counter_row
 from tidegate.launch.counter_row import ROW_BYTES, KeyRow
 from tidegate.shared_file import FileKind, close_and_find_held, unpacked
 
-ROWS = 16
+FILE_KEYS = 16
 """Keys of one file; a process with more of them creates another file. Raising it makes every file larger. Chosen: most
 processes have fewer keys."""
 
@@ -26,15 +26,15 @@ TEXT = struct.Struct("=q248s")
 """Layout of a count by text: a count, and the text as UTF-8, padded with zeros. 248 bytes are kept. A DNS name has at
 most 253 characters."""
 
-TEXTS = 64
+TABLE_TEXTS = 64
 """Rows of a table, 16 kB; row 0 counts all texts that have no row. Raising it makes every file larger. Chosen: a
 program calls few hosts, and its calls fail for few reasons."""
 
 FAILURES, HOSTS = 0, 1
 """Tables of a file."""
 
-TABLES_AT = ROWS * ROW_BYTES
-TABLE_BYTES = TEXTS * TEXT.size
+TABLES_AT = FILE_KEYS * ROW_BYTES
+TABLE_BYTES = TABLE_TEXTS * TEXT.size
 CONTENT_BYTES = TABLES_AT + (HOSTS + 1) * TABLE_BYTES
 
 SUFFIX = ".counters"

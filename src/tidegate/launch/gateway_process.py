@@ -24,7 +24,7 @@ TOKEN_BYTES = 32
 END_SECONDS = 10.0
 """Seconds that the gateway's process may take to end before it is killed. Chosen: it needs about one."""
 
-DIRECTORIES = 32
+MAX_FOLDERS_ABOVE = 32
 """Folders above the working one in which `.env` files are read, at most. Chosen: deeper than projects are."""
 
 BASE_URL = re.compile(r"_(?:BASE_URL|API_BASE|API_HOST|API_URL|API_ENDPOINT|BASE_PATH|HOST)\Z")
@@ -96,7 +96,7 @@ def _without_proxy(given: Mapping[str, str]) -> dict[str, str]:
 def _names_in_files(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the variables that `.env` files of a folder and of those above it set, each with the file."""
     pattern = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Z][A-Z0-9_]*)[ \t]*[=:][ \t]*[^\s#]", re.MULTILINE)
-    for above in [folder, *folder.parents][:DIRECTORIES]:
+    for above in [folder, *folder.parents][:MAX_FOLDERS_ABOVE]:
         for path in sorted(above.glob(".env*")):
             with contextlib.suppress(OSError):
                 for name in pattern.findall(path.read_text("utf-8", "replace")):

@@ -16,7 +16,16 @@ from functools import partial
 from pathlib import Path
 
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.launch.counter_file import CONTENT_BYTES, FAILURES, HOSTS, SUFFIX, TABLE_BYTES, TABLES_AT, TEXT, TEXTS
+from tidegate.launch.counter_file import (
+    CONTENT_BYTES,
+    FAILURES,
+    HOSTS,
+    SUFFIX,
+    TABLE_BYTES,
+    TABLE_TEXTS,
+    TABLES_AT,
+    TEXT,
+)
 from tidegate.launch.counter_row import ROW_BYTES
 from tidegate.launch.shared_counters import SharedHeldTime, SharedKeyCounts, SharedLineLength, SharedTokenCounter
 from tidegate.shared_file import HEADER, FileKind, lock, packed
@@ -68,7 +77,7 @@ class CounterFile:
             memory = self._tables or self._add_file()
             places = self._places[table]
             place = places.get(text, 0)
-            if not place and len(places) + 1 < TEXTS:
+            if not place and len(places) + 1 < TABLE_TEXTS:
                 place = places[text] = len(places) + 1
             at = table * TABLE_BYTES + place * TEXT.size
             number, name = TEXT.unpack_from(memory, at)

@@ -74,7 +74,7 @@ def read_ungoverned(folder: Path, counts: Counter[str]) -> Ungoverned:
     return Ungoverned(hosts, others, reasons, found[SOCKET], imported, found[REFUSED])
 
 
-YOUNG = 60.0
+YOUNG_FOLDER_SECONDS = 60.0
 """Seconds in which a new folder may still be without a lock; younger folders are never removed. Chosen: far above the
 time between creating and locking a folder."""
 
@@ -115,7 +115,7 @@ def _sweep(parent: Path, now: float) -> None:
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             facts = folder.lstat()
-            if facts.st_uid == os.getuid() and facts.st_mtime < now - YOUNG:
+            if facts.st_uid == os.getuid() and facts.st_mtime < now - YOUNG_FOLDER_SECONDS:
                 _remove_free(str(folder))
 
 
@@ -138,7 +138,7 @@ PREFIX = "tidegate-run-"
 COMMAND = "command"
 """File in a run's folder with the identifier of its process, its command line and its beginning."""
 
-SHOWN_COMMAND = 200
+SHOWN_COMMAND_CHARACTERS = 200
 """Characters of a command line that are kept. Chosen: it tells runs apart."""
 
 
@@ -165,7 +165,7 @@ def write_command(folder: Path, command: str, *, forks: bool = False) -> None:
     known = {
         "pid": os.getpid(),
         "forks": forks,
-        "command": clean(command, SHOWN_COMMAND),
+        "command": clean(command, SHOWN_COMMAND_CHARACTERS),
         "began_at": time.monotonic(),
     }
     (folder / COMMAND).write_bytes(packed(FileKind.COMMAND, json.dumps(known).encode()))

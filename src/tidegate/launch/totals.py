@@ -27,7 +27,7 @@ from tidegate.launch.counter_file import SUFFIX, FileCounts, pid_of, read
 from tidegate.launch.counter_row import KeyRow, QuotaRow
 from tidegate.shared_file import UnreadableFile
 
-ROOM = 2.0
+ROOM_CALLS = 2.0
 """Calls of each process that still fit while a shared quota is used up. Measured: two processes at 120 requests a
 minute leave 2.0 to 4.0 requests."""
 
@@ -169,7 +169,7 @@ class KeyTotal:
         if head.gate or self.members < 2:
             return head
         for quota in seen.quotas:
-            room = min(quota.limit, quota.amount * self.members * ROOM)
+            room = min(quota.limit, quota.amount * self.members * ROOM_CALLS)
             if quota.boundary_in is None and quota.level <= room and quota.amount * seen.waiting > room:
                 needed = min(quota.limit, quota.amount * self.members)
                 return HeadWait(f"quota {quota.name}", max(0.0, needed - quota.level) * quota.window / quota.limit)

@@ -176,7 +176,7 @@ def test_what_the_file_is_called_says_its_format(mixed: Place) -> None:
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_pages_of_any_size_come_to_the_same_export(mixed: Place, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed.run("export", "mixed", "--format", form, "--output", "whole")
-    monkeypatch.setattr("tidegate.experiments.storage.export_formats.PAGE", 1)
+    monkeypatch.setattr("tidegate.experiments.storage.export_formats.PAGE_RUNS", 1)
     mixed.run("export", "mixed", "--format", form, "--output", "paged")
     assert (mixed.path / "paged").read_bytes() == (mixed.path / "whole").read_bytes()
 

@@ -52,13 +52,13 @@ SAMPLE_ROWS = 1_000
 """First rows whose requests are estimated, and last results whose tokens are read. Derived: the mean of 1,000 amounts
 that vary by 100 % is right within 6 %; they take less than a second."""
 
-CLAIMS = 64
+READ_CLAIMS = 64
 """Last claims of a database whose learned limits are read. Chosen: more than run between two plans."""
 
-CORRECTED_AFTER = 50
+CORRECTED_AFTER_ROWS = 50
 """Rows of a run after which its plan is corrected. Chosen: by then the limits of its keys are known."""
 
-SHORT = 10.0
+SHORT_REST_SECONDS = 10.0
 """Seconds of a rest that needs no correction. Chosen: the run is over soon after the line is read."""
 
 NO_LIMITS = KeyLimits()
@@ -238,7 +238,7 @@ async def _states(store: Store | None) -> list[LearnedState]:
     """Return the saved limits of earlier runs: of the environment, and of the last claims in the database."""
     given = tidegate.registry().settings.initial_state
     found = [given.of_providers({each.provider for each in given.keys})] if given is not None else []
-    for stored in await store.reports.learned_limits(CLAIMS) if store is not None else ():
+    for stored in await store.reports.learned_limits(READ_CLAIMS) if store is not None else ():
         try:
             found.append(LearnedState.of(stored))
         except ValueError:
@@ -359,7 +359,8 @@ def _time(stages: Sequence[StagePlan], at_once: int | None) -> tuple[TimeForecas
 
 
 class Correction:
-    """The one line that corrects a plan, once `CORRECTED_AFTER` rows are done and the limits of the keys are known."""
+    """The one line that corrects a plan, once `CORRECTED_AFTER_ROWS` rows are done and the limits of the keys are
+    known."""
 
     def __init__(self) -> None:
         self._earlier: int | None = None
@@ -371,7 +372,7 @@ class Correction:
         if self._earlier is None and tasks.total:
             self._earlier = tasks.finished
         done = tasks.finished - (self._earlier or 0)
-        if self._is_told or done < CORRECTED_AFTER or seen.rest is None or seen.rest < SHORT:
+        if self._is_told or done < CORRECTED_AFTER_ROWS or seen.rest is None or seen.rest < SHORT_REST_SECONDS:
             return ""
         self._is_told = True
         bound = f", bound by {seen.bound_by}" if seen.bound_by else ""

@@ -22,10 +22,10 @@ from tidegate.core.values import HOLDING, INFINITY, Cost, Key, RequestFacts, Uni
 from tidegate.core.wait_text import MINUTE_SECONDS, Eta, QueueForecast, QuotaForecast, awaited, estimate_eta, sized
 from tidegate.providers import Provider, estimate
 
-ERRORS = 2.0
+RANGE_STANDARD_ERRORS = 2.0
 """Standard errors on either side of a mean that a range covers. Derived: 95 of 100 ranges hold the true mean."""
 
-SLACK = 1.05
+IDEAL_TIME_FACTOR = 1.05
 """Factor of the time of an ideal client that a run takes at most. Measured: bench/README.md."""
 
 CALLS_AT_ONCE = 1_000
@@ -60,7 +60,7 @@ def likely_mean(sample: Sequence[float], population: int) -> Range:
         return Range(mean / 2.0, mean, mean * 2.0)
     variance = math.fsum((each - mean) ** 2 for each in sample) / (count - 1)
     # The correction for a finite population: what is in the sample is known.
-    error = ERRORS * math.sqrt(variance / count * (1.0 - count / population))
+    error = RANGE_STANDARD_ERRORS * math.sqrt(variance / count * (1.0 - count / population))
     return Range(max(0.0, mean - error), mean, mean + error)
 
 
@@ -175,7 +175,7 @@ def foresee(costs: CallCosts, limits: KeyLimits, at_once: int | None = None) -> 
     if low.seconds is None or middle.seconds is None or high.seconds is None:
         return None
     answer = limits.seconds or 0.0
-    seconds = sorted((low.seconds + answer, middle.seconds + answer, high.seconds * SLACK + answer))
+    seconds = sorted((low.seconds + answer, middle.seconds + answer, high.seconds * IDEAL_TIME_FACTOR + answer))
     return TimeForecast(Range(*seconds), bound_text(queues[1], middle))
 
 

@@ -145,7 +145,7 @@ TAG = "tidegate_tag"
 OPENAI_CLOCK_SKEW = timedelta(hours=1)
 """Time by which the provider's clock may be behind the database's. Chosen: clocks of servers differ by less."""
 
-KEPT = (409, 501)
+KEPT_FILE_STATUSES = (409, 501)
 """Statuses of a deletion that say that a file is in use, or that files are never deleted."""
 
 UNREAD = ("uploaded", "pending", "running", "notRunning")
@@ -216,7 +216,7 @@ class OpenAIBatchApi:
             status = getattr(error, "status_code", None)
             if status == 404:
                 return await self._unknown_or_kept(record)
-            if status in KEPT or is_refusal(error):
+            if status in KEPT_FILE_STATUSES or is_refusal(error):
                 return False
             raise
         return True
