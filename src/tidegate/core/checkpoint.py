@@ -52,6 +52,7 @@ from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     token_bucket,
     values,
     window_inference,
+    windowed_phase,
 )
 from tidegate.core.admission_controller import AdmissionController
 

@@ -13,7 +13,7 @@ five phases:
   number of calls must pass before the next rise. A rate far below the best known one may recover at any time, so its
   rise waits for no calls.
 - *Climbing* (`RampPhase`): the provider refuses fast growth (slope), and a model of its limit says when calls go.
-- *Windowed* (`HiddenWindow`): the provider admits a number of calls, then none until a boundary. The calls of a window
+- *Windowed* (`WindowedPhase`): the provider admits a number of calls, then none until a boundary. The calls of a window
   go at once, and single attempts look for the next boundary. A hint that is known to count down states the boundary.
 
 A key that leaves the pace unused proves nothing: a hold lasts as much longer, any other phase begins again.
@@ -28,7 +28,6 @@ from collections.abc import Mapping
 from math import sqrt
 
 from tidegate.core.backoff import PROGRESS_CALLS
-from tidegate.core.hidden_window import HiddenWindow
 from tidegate.core.pacer_phases import (
     CHANGED_RATE_HOLD_SECONDS,
     FIRST_HOLD_SPANS,
@@ -60,6 +59,7 @@ from tidegate.core.ramp_phase import RampPhase
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
 from tidegate.core.refusal_cause import BELIEVED_LOG_ODDS
 from tidegate.core.values import INFINITY, Cause
+from tidegate.core.windowed_phase import WINDOW_SIGN_WAITS, WindowedPhase
 
 DROPPED_PACE_FACTOR = 0.25
 """Cut at a refusal where the pace had held: capacity went by an unknown amount. A bucket keeps what this leaves."""
@@ -77,15 +77,6 @@ hold that ends below `TRUE_PACE_SHARE` of its pace was measured too high; else c
 
 LEAST_RISE_STEP = 1.02
 """Least first step of a rise, where a bucket of one or two calls is known well."""
-
-WINDOW_SIGN_WAITS = 2
-WINDOW_CALLS = PROGRESS_CALLS
-NEXT_WINDOW_SIGN_CALLS = 50
-"""`WINDOW_SIGN_WAITS` lone attempts refused in a row show that a window may be used up, of `WINDOW_CALLS` calls at
-least. After a wrong suspicion `NEXT_WINDOW_SIGN_CALLS` calls pass before the next one."""
-
-SHORTEST_RUN_SECONDS = 0.05
-"""Least seconds in which the calls of a window are sent, so that it begins gently."""
 
 WIDE_RATE_RATIO = 2.5
 """Ratio of the highest to the least possible rate from which on the calls between two refusals measure none."""
@@ -112,24 +103,15 @@ class Pacer:
         "_highest",
         "_instead",
         "_least",
-        "_lone_at",
         "_next",
         "_next_count",
         "_patience",
         "_probe_up",
         "_ramp",
-        "_refused_at",
-        "_run_begun_at",
-        "_run_calls",
-        "_run_ended_at",
         "_seeded",
         "_startup",
         "_stated_before",
-        "_window",
-        "_window_begun_at",
-        "_window_let_in",
-        "_window_size",
-        "_windowless_calls",
+        "_windows",
         "active",
         "chance_odds",
         "gauge",
@@ -162,11 +144,7 @@ class Pacer:
         self.stray_odds = -INFINITY
         # The same where the rate may change: a refusal counts as random by these odds alone.
         self.chance_odds = -INFINITY
-        self._lone_at = self._refused_at = self._run_begun_at = self._run_ended_at = 0.0
-        # Calls admitted in the run that the first refusal ended, with those sent after the refused one.
-        self._run_calls = 0
-        self._windowless_calls = self._window_size = 0
-        self._window_begun_at, self._window_let_in = 0.0, 0
+        self._windows = WindowedPhase()
         self._next, self._next_count = 0.0, 0
         self._broken = self._again = 0
         self._least = 0.0
@@ -199,18 +177,20 @@ class Pacer:
             self._recover(now)
             return
         if self.phase is PacerPhase.WINDOWED:
-            self._send_windowed(proven, now)
+            if not self._windows.send(gauge, spacing, proven, now):
+                self._leave_window(now)
             return
         ramping = self.phase is PacerPhase.RAMP
         if ramping and self._ramp.sent(spacing, gauge.sent - 1, gauge.burst, proven, now):
             return
-        suspicious = self.phase is PacerPhase.STARTUP or self._window_size or spacing.waits >= OUTAGE_WAITS
+        suspicious = self.phase is PacerPhase.STARTUP or self._windows.expected or spacing.waits >= OUTAGE_WAITS
         if proven and spacing.waits >= WINDOW_SIGN_WAITS and suspicious and not ramping:
-            self._suspect_window(now)
+            if self._windows.suspect(gauge, spacing, now):
+                self.phase, self._floor.trying = PacerPhase.WINDOWED, False
             return
         alone, unused = spacing.sent(gauge.burst, now, waited)
         if alone:
-            self._lone_at = now
+            self._windows.lone_at = now
         if unused:
             self._rest(unused, now)
             if spacing.full and gauge.rate and gauge.burst >= SMALL_BUCKET_CALLS:
@@ -247,7 +227,7 @@ class Pacer:
         self._seeded = False
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
         self.gauge.note(run, sent_at)
-        self._run_begun_at, self._run_ended_at, self._run_calls = sent_at - run.seconds, sent_at, run.calls
+        self._windows.begin(run, sent_at)
         self.gauge.stated = self.stated
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
@@ -286,7 +266,7 @@ class Pacer:
         if mark < 0:
             # It was sent before the first was known. What one wave costs is what the next one may.
             self.gauge.price += 1
-            self._run_calls -= 1
+            self._windows.run_calls -= 1
             if self._ramp.growth is not None:
                 self._ramp.growth.late()
             return
@@ -297,10 +277,10 @@ class Pacer:
                 self._wait(cause, sent_at, now)
             return
         windowed = self.phase is PacerPhase.WINDOWED
-        late = windowed and self._window.was_full_after(sent_at)
+        late = windowed and self._windows.is_late(sent_at)
         if late or not new_wave:
             if late or (windowed and not alone):
-                self._window.late()
+                self._windows.late()
             return
         if windowed and self._refuse_windowed(alone, let_in, sent_at, now):
             self.gauge.zero(let_in, sent_at)
@@ -308,8 +288,10 @@ class Pacer:
         if self.phase is not PacerPhase.RAMP and self.gauge.measure_content(let_in, sent_at):
             return
         count, seconds = self.gauge.since_zero(let_in, sent_at)
-        if cause is Cause.RATE and self._states_window(count, seconds, sent_at):
-            self._begin_stated_window(count, let_in, sent_at, now)
+        windows, stated = self._windows, self.stated
+        if cause is Cause.RATE and stated and windows.is_stated(self.gauge, stated, count, seconds, sent_at):
+            self.phase, self._floor.trying = PacerPhase.WINDOWED, False
+            windows.begin_stated(self.gauge, self.spacing, stated, self._stated_before, count, let_in, sent_at, now)
             return
         self._stated_before = self.stated
         if self.chance_odds > -0.5 * BELIEVED_LOG_ODDS and count >= KEPT_PACE_CALLS and cause is Cause.RATE:
@@ -357,127 +339,16 @@ class Pacer:
         if self.phase is not PacerPhase.WINDOWED and self.phase is not PacerPhase.RAMP:
             self._start_up(min(MAX_SAVED_CALLS_PER_SECOND, MAX_RISE_STEP * self.rate), now)
 
-    def _suspect_window(self, now: float) -> None:
-        """The first call after a silence was admitted: where a window began, as many follow as before the silence."""
-        first, self.spacing.waits = self.gauge.first, 0
-        self.spacing.sent(self.gauge.burst, now)
-        if first is None or first.calls < WINDOW_CALLS or self.gauge.let_in < self._windowless_calls:
-            return
-        self.phase, self._floor.trying = PacerPhase.WINDOWED, False
-        size, begun_at = self._window_size, self._window_begun_at
-        if not size:
-            # Where calls were admitted since the first refusal, this window shows how many the next one has.
-            fresh = self.gauge.let_in <= WINDOW_CALLS
-            size, begun_at = max(0, self._run_calls) if fresh else 0, self._run_begun_at
-        self._window = HiddenWindow(size, begun_at, self._refused_at, self._lone_at, first.seconds)
-        self._window.sent(now)
-        # The call that went alone, and this one.
-        self._window_let_in = self.gauge.let_in - 2
-        self.spacing.set_rate(first.calls / max(first.seconds, SHORTEST_RUN_SECONDS), now)
-        self.spacing.ready(0.0, now)
-
-    def _states_window(self, count: int, seconds: float, sent_at: float) -> bool:
-        """Return whether the stated wait excludes every bucket that admitted `count` calls in `seconds` since the zero.
-
-        An empty bucket admits a call after the inverse of its rate, and one may have come back before.
-        """
-        if self.stated is None or count < WINDOW_CALLS or self.gauge.let_in < self._windowless_calls:
-            return False
-        return (count - 1) * (self.stated[0] - sent_at) > seconds
-
-    def _begin_stated_window(self, count: int, let_in: int, sent_at: float, now: float) -> None:
-        """Take the calls since the zero for those of a window whose end the refusal of `sent_at` states."""
-        assert self.stated is not None
-        first_at, low = self.gauge.first_since_zero, self.gauge.zero_at
-        if self._stated_before is not None:
-            low = max(low, min(self._stated_before[0], first_at))
-        self.phase, self._floor.trying = PacerPhase.WINDOWED, False
-        self._window = HiddenWindow(count, low, low, first_at, sent_at - first_at)
-        # Calls sent after the refused one count until they are refused, too.
-        self._window.admitted = count + self.gauge.let_in - let_in
-        self._window_let_in = let_in - count
-        self.gauge.zero(let_in, sent_at)
-        self.spacing.set_rate(count / max(sent_at - first_at, SHORTEST_RUN_SECONDS), now)
-        self.spacing.reset_backoff()
-        self._window.wait(sent_at, refused=True)
-        self._await_window(max(now, self._window.told(*self.stated)), now)
-
-    def _send_windowed(self, proven: bool, now: float) -> None:
-        window, spacing = self._window, self.spacing
-        if proven and not window.found(self._lone_at):
-            self._leave_window(now)
-            return
-        if window.settled and not spacing.lone:
-            window.rest(now)
-        alone, _ = spacing.sent(self.gauge.burst, now)
-        if alone:
-            self._lone_at = now
-            second = window.second_at(now)
-            if second > now + spacing.grace:
-                self._delay(second, now)
-        elif window.sent(now):
-            self._await_window(window.wait(now), now)
-        else:
-            self._delay(window.next_at(now), now)
-
-    def _delay(self, until: float, now: float) -> None:
-        if until > now:
-            self.spacing.ready(min(0.0, 1.0 - self.rate * min(until - now, 1.0 / LEAST_CALLS_PER_SECOND)), now)
-
-    def _await_window(self, until: float, now: float) -> None:
-        self.spacing.ready(0.0, now)
-        self.spacing.wait_alone(min(until - now, 1.0 / LEAST_CALLS_PER_SECOND))
-
     def _refuse_windowed(self, alone: bool, let_in: int, sent_at: float, now: float) -> bool:
-        """Return whether the model of a window continues after a refusal."""
-        window = self._window
-        if window.waiting:
-            until = window.refused(sent_at)
-            if until < INFINITY:
-                if self.stated is not None:
-                    until = window.told(*self.stated)
-                self._await_window(max(until, now), now)
-                return True
-        elif window.settled:
-            until, ended = window.early(now)
-            if ended and self.stated is not None:
-                until = window.told(*self.stated)
-            if ended:
-                self._await_window(max(now, until), now)
-            elif until < INFINITY:
-                self._delay(until, now)
-            if until < INFINITY:
-                return True
-        elif window.settle(let_in - self._window_let_in):
-            window.admitted -= 1
-            self._await_window(max(now, window.wait(sent_at, refused=True)), now)
+        """Return whether a window explains the calls before a refusal: its model continues, or the next is known."""
+        windows = self._windows
+        if windows.refuse(self.spacing, self.stated, let_in, sent_at, now):
             return True
-        if not window.confirmed:
-            # Not as many as before the silence, but the next window may have as many as this one. The calls since the
-            # silence show no rate, because its end is unknown.
-            size = let_in - self._window_let_in
-            begun_at = window.begun_at
-            self._leave_window(now)
-            if size > WINDOW_CALLS:
-                self._window_size, self._window_begun_at, self._windowless_calls = size, begun_at, 0
-                return True
-            return False
         self._leave_window(now)
-        return False
+        return windows.expect(let_in)
 
     def _leave_window(self, now: float) -> None:
-        self._windowless_calls = self.gauge.let_in + NEXT_WINDOW_SIGN_CALLS
-        self.spacing.reset_backoff()
-        self._window_size = 0
-        window = self._window
-        if self.named and not (self.gauge.rate or window.confirmed) and self.gauge.let_in - self._window_let_in <= 2:
-            # A bucket: the call after the silence is the only one that came back during it.
-            self._start_up(window.rate / max(1, window.size), now)
-            return
-        if self.gauge.let_in - self._window_let_in > 2:
-            # Bounds that took the silence of a window for a slow rate say nothing.
-            self.gauge.low, self.gauge.high = 0.0, INFINITY
-        self._start_up(max(LEAST_CALLS_PER_SECOND, self._window.rate, self.gauge.pace(now)), now)
+        self._start_up(self._windows.leave(self.gauge, self.spacing, self.named, now), now)
 
     def export(self, now: float) -> dict[str, float]:
         if not self.active or not self.gauge.rate:
@@ -563,12 +434,12 @@ class Pacer:
             self._former = -1.0
         grown = seconds = next_wait(self.spacing, cause)
         if cause is Cause.RATE:
-            seconds = natural_wait(grown, now - self._run_begun_at, self.spacing.grace)
+            seconds = natural_wait(grown, now - self._windows.run_begun_at, self.spacing.grace)
             # Where refused calls count against a window that moves with the calls, they come back a period later, too.
-            seconds = natural_wait(seconds, now - self._run_ended_at, self.spacing.grace)
+            seconds = natural_wait(seconds, now - self._windows.run_ended_at, self.spacing.grace)
             # A wait that ends early makes no later one shorter.
             grown = max(seconds, self.spacing.wait)
-        self._refused_at = sent_at
+        self._windows.refused_at = sent_at
         if self.rate < self._floor.pace and self.phase is not PacerPhase.RAMP:
             self._floor.doubt()
             self._start_up(self.rate, now)
