@@ -30,7 +30,7 @@ from tidegate.core.admission_controller import AccountController, AdmissionContr
 from tidegate.core.limiter_state import Out
 from tidegate.core.rejection import KeyRejection, in_force
 from tidegate.core.safe_text import masked
-from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot, queue_forecast
+from tidegate.core.snapshot import RegistrySnapshot, queue_forecast
 from tidegate.core.values import Cost, Key, Usage
 from tidegate.core.wait_text import QueueForecast
 from tidegate.settings import Settings
@@ -212,8 +212,12 @@ class KnownKeys(StepTable):
         selected = None if keys is None else list(keys)
         self.catch_up()
         known, accounts = self._step(lambda out: ([], ([*self._queues], self._accounts.names())), lambda: ([], []))
+        queues = self._queues
         return RegistrySnapshot(
-            self._states(known if selected is None else selected, self._state_of),
+            self._states(
+                known if selected is None else selected,
+                lambda key, now: queues[key].snapshot(now) if key in queues else None,
+            ),
             self._states(accounts, self._accounts.snapshot),
         )
 
@@ -221,10 +225,6 @@ class KnownKeys(StepTable):
         """Return what `look` says about each name, None left out; each look is one step."""
         states = ((name, self._step(partial(_looked, look, name, self.clock), nothing)) for name in names)
         return {name: state for name, state in states if state is not None}
-
-    def _state_of(self, key: Key, now: float) -> KeySnapshot | None:
-        queue = self._queues.get(key)
-        return None if queue is None else queue.snapshot(now)
 
     def before_fork(self) -> None:
         """Wait until the current step ends, so that the child finds nothing half done."""

@@ -282,7 +282,7 @@ class Pacer:
             if late or (windowed and not alone):
                 self._windows.late()
             return
-        if windowed and self._refuse_windowed(alone, let_in, sent_at, now):
+        if windowed and self._refuse_windowed(let_in, sent_at, now):
             self.gauge.zero(let_in, sent_at)
             return
         if self.phase is not PacerPhase.RAMP and self.gauge.measure_content(let_in, sent_at):
@@ -339,7 +339,7 @@ class Pacer:
         if self.phase is not PacerPhase.WINDOWED and self.phase is not PacerPhase.RAMP:
             self._start_up(min(MAX_SAVED_CALLS_PER_SECOND, MAX_RISE_STEP * self.rate), now)
 
-    def _refuse_windowed(self, alone: bool, let_in: int, sent_at: float, now: float) -> bool:
+    def _refuse_windowed(self, let_in: int, sent_at: float, now: float) -> bool:
         """Return whether a window explains the calls before a refusal: its model continues, or the next is known."""
         windows = self._windows
         if windows.refuse(self.spacing, self.stated, let_in, sent_at, now):
@@ -407,7 +407,7 @@ class Pacer:
             pass
         elif (
             cruising
-            and (count / seconds > TRUE_PACE_SHARE * rate or self._dropped(rate))
+            and (count / seconds > TRUE_PACE_SHARE * rate or (self.gauge.informed and self._highest < rate))
             and self._broken < DOUBTED_MEASUREMENTS
         ):
             self._former = rate
@@ -424,9 +424,6 @@ class Pacer:
             self._measure(count, seconds, now)
         if self.phase is PacerPhase.CRUISE:
             self._drain_delay.refused(self.spacing.wait, now)
-
-    def _dropped(self, rate: float) -> bool:
-        return self.gauge.informed and self._highest < rate
 
     def _wait(self, cause: Cause, sent_at: float, now: float) -> None:
         """Let the next attempt go alone, and later: hardly anything was admitted since the last refusal."""
