@@ -303,7 +303,7 @@ class FailingCalls:
         """Return whether calls that always fail explain the failures since the last answer."""
         outrun = len(self._recent(answers))
         share = min(1.0, (outrun + 1.0) / (min(answers, RECENT_ANSWERS) + 2.0))
-        # An SDK repeats a call that was handed back as a new one.
+        # The repetition of a call by an SDK is a new call.
         others = max(0, (self._began if after == self._after else 0) - outrun)
         return answers > 0 and share**others >= OUTAGE_CHANCE
 

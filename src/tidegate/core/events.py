@@ -206,7 +206,7 @@ class RequestCompleted(CallEvent):
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed(CallEvent):
-    """Failure of a call that is handed back; `given_up` says that the wait, not the provider, ended it.
+    """End of a call with a failure; `given_up` is true where the wait, not the provider, ended the call.
 
     A call that left the queue has the closed `gate` (else None). Without an attempt its kind is `rate_limit`.
     """

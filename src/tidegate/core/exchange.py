@@ -10,12 +10,12 @@ queue. It spends no attempt and waits again, until its deadline. A daily limit t
 treated in the same way. Where the queue does not take it back, it first backs off by itself.
 
 Transient failures belong to the owner of the retry policy. An SDK gets them back at once (`attempts` is 1), and
-`registry.execute` repeats them itself. There are two exceptions. A failed probe of the circuit breaker is not handed
-back: its call returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure
-beside others in flight is no outage, and is repeated here. It is handed back where the call itself is its cause
+`registry.execute` repeats them itself. There are two exceptions. A call whose probe of the circuit breaker failed
+returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure beside others
+in flight is no outage, and is repeated here. The SDK gets it where the call itself is its cause
 (`core.repeated_failure`): several attempts failed, and calls sent after them were answered. A refused call ends in the
 same case, much later. A probe ends with its status 500 where an outage is unlikely (`core.circuit_breaker`). Every
-other failure is handed back at once.
+other failure ends its call at once.
 
 However the exchange ends (return, exception, cancellation, an abandoned generator), it releases the queue place or the
 permit exactly once. An interpreter that stops early closes the generator.
@@ -109,8 +109,8 @@ class ExchangeResult(NamedTuple):
 class CallPolicy(NamedTuple):
     """Limits of a call: it waits `max_wait` seconds in all, and repeats transient failures up to `attempts`.
 
-    `replayable` is False for a body that can be sent only once. A call that is not `patient` hands a refusal back at
-    once, because its caller retries.
+    `replayable` is False for a body that can be sent only once. A call that is not `patient` ends with its first
+    refusal, because its caller retries.
     """
 
     max_wait: float

@@ -107,7 +107,7 @@ class KeyCounts:
     """Counters of one key since its creation, and the latencies of the last hundred answered attempts, in seconds.
 
     `resent` attempts were of calls that had been sent before. Those of them after a refusal are `absorbed`: the caller
-    never saw the refusal. `given_up` calls ended for lack of capacity. `failed_calls` had their failure handed back, or
+    never saw the refusal. `given_up` calls ended for lack of capacity. `failed_calls` ended with another failure, or
     their stream broke. `replayed` ones of them got another call's answer. `left` calls were ended by their callers
     while they were not in flight. `unsent` calls were never sent so far, whether they still wait or have ended.
     `retried_calls` had more than one attempt.

@@ -135,7 +135,7 @@ COUNTS = (
 """Counters of `tidegate.core.limiter_state.KeyCounts`."""
 
 FATES = ("absorbed", "handed_back", "given_up")
-"""Ends of a refusal: its call was sent again, its answer was handed back, or the call was given up."""
+"""Ends of a refusal: its call was sent again, the program got it, or the call was given up."""
 
 GROUPS = ("rate", "overload", "elsewhere", "day", "money")
 """Causes of refusals as people ask for them. `elsewhere` is the capacity of others, or a model that is not ready."""

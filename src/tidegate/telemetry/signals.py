@@ -151,7 +151,7 @@ ETA = Instrument(
     "tidegate.queue.eta",
     "gauge",
     "s",
-    "until the last call in the queue is let through, where that is known",
+    "until the last call in the queue is admitted, where that is known",
 )
 REQUESTS_LIMIT = Instrument(
     "tidegate.quota.requests.limit", "gauge", "{request}", "requests that the quota allows in a window", (a.QUOTA,)

@@ -35,7 +35,7 @@ class Phase(StrEnum):
 
 
 class BatchStatus(NamedTuple):
-    """Status of a batch. `text` is the provider's word for it, with its reasons.
+    """Status of a batch. `text` is the provider's name for it, with its reasons.
 
     `files` are the provider's names of its result files. `retry_after` is the time in seconds that the provider asks
     for before the next look. `ended` is the number of requests that it counts as ended: each has a line.
