@@ -252,7 +252,7 @@ def long_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BOUNDED = settings(
-    max_examples=effort(6, 18),
+    max_examples=effort(12, 24),
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
