@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.runner.scene import HeldTask, Refused, in_loop, make, rows, runner_at, statuses, stored
+from tests.runner.scene import HeldTask, Refused, in_loop, ran, rows, runner_at, statuses, stored
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment
 from tidegate.experiments.storage import ResultStatus, Status
@@ -48,9 +48,7 @@ class TestWithoutAKey:
                 raise Refused(429, 0.01)
             return row["n"]
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(20), answer))
-            runs = await stored(runner.store, summary.experiment.id)
+        summary, runs = await ran(tmp_path, Experiment("e", rows(20), answer))
         assert summary.complete
         assert {run.attempts for run in runs} == {1}
 
@@ -221,8 +219,3 @@ class TestOutage:
             runs = await stored(runner.store, summary.experiment.id)
         assert summary.complete
         assert max(run.attempts for run in runs) < 9
-
-
-@in_loop
-async def test_make_gives_each_test_a_runner_of_its_own(tmp_path: Path) -> None:
-    assert make(tmp_path).replica != make(tmp_path).replica

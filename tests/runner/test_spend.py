@@ -11,7 +11,7 @@ import pytest
 
 import tidegate
 from tests.cli.experiment.commands import Place
-from tests.runner.scene import in_loop, rows, runner_at
+from tests.runner.scene import in_loop, ran, rows, runner_at
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals, dollars, tokens_text
 from tidegate.experiments import Budget, Experiment
@@ -96,8 +96,7 @@ async def test_a_function_without_governed_calls_costs_nothing(tmp_path: Path) -
     async def task(row: Any) -> int:
         return 1
 
-    async with runner_at(tmp_path) as runner:
-        summary = await runner.run(Experiment("e", rows(3), task))
+    summary, _ = await ran(tmp_path, Experiment("e", rows(3), task))
     assert summary.spend == {}
     assert summary.tokens.cost is None
 
