@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -404,23 +405,31 @@ def test_unknown_status_of_either_provider_is_named(
     assert (ended.counts, faults.asked.count(("POST", POSTS[kind]))) == ({"ok": 5}, 1)
 
 
-def test_anthropic_results_that_are_cut_or_of_others(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+RESULTS = {"openai": "/content", "anthropic": "/results"}
+
+
+@KINDS
+def test_results_that_are_cut_or_of_others(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     done: list[str] = []
 
     def cut(request: Request, answer: BatchAnswer) -> BatchAnswer:
-        if request.path.endswith("/results") and not done:
-            done.append(request.path)
-            other = b'{"custom_id":"not-mine","result":{"type":"expired"}}\n'
-            return answer._replace(content=other + answer.content[: len(answer.content) // 2])
-        return answer
+        if not request.path.endswith(RESULTS[kind]):
+            return answer
+        done.append(request.path)
+        other = b'{"custom_id":"not-mine","result":{"type":"expired"}}\n'
+        content = answer.content if len(done) > 1 else answer.content[: len(answer.content) // 2]
+        return answer._replace(content=other + content)
 
     faults.after = cut
-    ended = ran(tmp_path, client_of("anthropic", provider), 6)
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        ended = ran(tmp_path, client_of(kind, provider), 6)
     assert ended.counts == {"ok": 6}
     assert [each.count for each in ended.batches] == [6]
-
-
-RESULTS = {"openai": "/content", "anthropic": "/results"}
+    assert [each.message for each in caplog.records if "not-mine" in each.message] == [
+        "experiment e: its batches: 1 results of batch 1 ignored: their ids are not its own, such as not-mine"
+    ]
 
 
 @KINDS

@@ -122,19 +122,19 @@ class TestKeys:
         registry, task, judge = registry_of(), HeldTask(), HeldTask()
 
         async def judging(row: Any) -> Any:
-            if len(task.calls) < 400:
+            if len(task.calls) < 150:
                 raise Refused(429, 0.005)
             return await judge(row)
 
         evaluators = [Evaluator(governed(registry, KEY, judging), name="judge")]
         async with runner_at(tmp_path, registry=registry, PAGE_ITEMS=20) as runner:
-            experiment = Experiment("e", rows(400), governed(registry, OTHER, task), evaluators)
+            experiment = Experiment("e", rows(150), governed(registry, OTHER, task), evaluators)
             summary = await runner.run(experiment)
             runs = await stored(runner.store, summary.experiment.id)
         assert summary.complete
         assert set(task.calls.values()) == set(judge.calls.values()) == {1}
-        assert len(judge.calls) == 400
-        assert [run.annotations[0][1].score for run in runs] == list(range(400))
+        assert len(judge.calls) == 150
+        assert [run.annotations[0][1].score for run in runs] == list(range(150))
 
     @pytest.mark.parametrize("limit", [1, 2])
     @in_loop

@@ -397,7 +397,7 @@ def test_what_a_hook_sends_inside_an_attempt_passes_through(module: ModuleType, 
     assert only(registry).attempts == 1
 
 
-@pytest.mark.parametrize("filler", [0, 1 << 20])
+@pytest.mark.parametrize("filler", [0, 1 << 18])
 def test_the_usage_of_a_compressed_answer_that_is_streamed_is_read(
     module: ModuleType, registry: Any, filler: int
 ) -> None:
