@@ -36,8 +36,7 @@ from tests.runner.batch_scene import (
 from tests.runner.scene import runner_at
 from tidegate.core.values import Usage
 from tidegate.experiments import BatchTask, Experiment, RunnerSettings
-from tidegate.experiments.engine.batch.apis import AnthropicBatchApi, OpenAIBatchApi, is_refusal, seconds_of, was_sent
-from tidegate.experiments.engine.batch.submission import POLL_SECONDS
+from tidegate.experiments.engine.batch.apis import OpenAIBatchApi, is_refusal, seconds_of, was_sent
 from tidegate.experiments.storage import ResultStatus, Status, claims
 from tidegate.providers import ModelPrice, price_of
 from tidegate.testing import Scenario, Simulator
@@ -746,12 +745,6 @@ def test_batch_waits_until_the_provider_has_read_its_file(
     faults.after = slow
     assert ran(tmp_path, openai_of(provider), 4).counts == {"ok": 4}
     assert looks == ["POST", "GET", "GET", "GET"]
-
-
-def test_limits_of_a_batch_are_those_of_the_providers() -> None:
-    assert (OpenAIBatchApi.max_requests, OpenAIBatchApi.max_bytes) == (50_000, 200_000_000)
-    assert (AnthropicBatchApi.max_requests, AnthropicBatchApi.max_bytes) == (100_000, 256_000_000)
-    assert POLL_SECONDS == 60.0
 
 
 def test_bytes_of_a_file_are_limited_too(tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,20 +40,6 @@ def only(registry: RateLimitRegistry) -> Any:
     return key
 
 
-def test_a_bare_client_is_governed_whatever_its_server(module: ModuleType, registry: Any) -> None:
-    client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})))
-    assert client.post(CHAT, json=BODY).status_code == 200
-    assert (only(registry).key.provider, only(registry).key.scope) == ("compatible", "m")
-
-
-def test_both_modules_are_governed_in_one_process(registry: Any) -> None:
-    for module in (httpx, httpx2):
-        registry.wrap(mocked(module, lambda request, module=module: module.Response(200, json={}))).post(
-            CHAT, json=BODY
-        )
-    assert only(registry).attempts == 2
-
-
 def test_the_synthetic_answer_is_of_the_clients_own_module(module: ModuleType) -> None:
     registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})), max_wait=0)
