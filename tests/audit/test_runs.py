@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import tidegate
-from tests.runner.scene import Refused, in_loop, make, rows, runner_at
+from tests.runner.scene import Refused, in_loop, make, ran, rows, runner_at
 from tests.runner.test_deleting import until
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
@@ -79,16 +79,18 @@ class TestAttempts:
     @in_loop
     async def test_refusals_keeps_what_was_not_answered_with_its_place_in_the_row(self, tmp_path: Path) -> None:
         registry = registry_of()
-        async with runner_at(tmp_path, audit="refusals", registry=registry) as runner:
-            summary = await runner.run(Experiment("e", rows(5), refusing(3, registry)))
+        summary, _ = await ran(
+            tmp_path, Experiment("e", rows(5), refusing(3, registry)), audit="refusals", registry=registry
+        )
         assert summary.attempts == {"capacity_retry": 3}
         assert (summary.stats.calls, summary.stats.capacity_retries) == (8, 3)
 
     @in_loop
     async def test_off_keeps_none_and_counts_them_all(self, tmp_path: Path) -> None:
         registry = registry_of()
-        async with runner_at(tmp_path, audit="off", registry=registry) as runner:
-            summary = await runner.run(Experiment("e", rows(5), refusing(3, registry)))
+        summary, _ = await ran(
+            tmp_path, Experiment("e", rows(5), refusing(3, registry)), audit="off", registry=registry
+        )
         assert summary.attempts == {}
         assert (summary.stats.calls, summary.stats.capacity_retries) == (8, 3)
 
@@ -295,8 +297,7 @@ class TestStatistics:
         async def ask(row: Any) -> Any:
             return (await client.post("/chat/completions", json={"model": "m", "messages": []})).json()
 
-        async with runner_at(tmp_path, registry=registry) as runner:
-            summary = await runner.run(Experiment("e", rows(100), ask))
+        summary, _ = await ran(tmp_path, Experiment("e", rows(100), ask), registry=registry)
         assert (summary.stats.input_tokens, summary.stats.output_tokens) == (900, 300)
         assert "900 input + 300 output tokens" in str(summary.stats)
 

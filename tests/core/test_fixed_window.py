@@ -99,16 +99,6 @@ def test_where_little_is_back_after_a_boundary_the_quota_refills_continuously() 
     assert mirror.turned == "continuous"
 
 
-def test_a_refused_request_was_not_charged(mirror: FixedWindowMirror) -> None:
-    mirror.refund(mirror.debit(3.0, 0.0, 1, 0.0), 0.0)
-    assert mirror.level(0.0) == 10.0
-
-
-def test_a_refund_releases_its_reservation(mirror: FixedWindowMirror) -> None:
-    mirror.refund(mirror.debit(1.0, 4.0, 1, 0.0), 4.0)
-    assert mirror.level(0.0) == 10.0
-
-
 def test_a_limit_that_changed_is_taken_over(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 0.0, limit=20.0, remaining=15.0)
     assert (mirror.limit, mirror.level(0.0)) == (20.0, 15.0)

@@ -48,10 +48,3 @@ def test_after_a_wave_that_came_just_too_early_the_rest_comes_back_bit_by_bit() 
     mirror.refund(second, 0.0)
     ready = [mirror.ready_at(float(count), 0.0, 1.01) for count in (9, 10)]
     assert ready == pytest.approx([1.015 + RETURN_GUARD_SECONDS, 1.025 + RETURN_GUARD_SECONDS])
-
-
-def test_output_is_reserved_until_it_is_charged(mirror: RollingWindowMirror) -> None:
-    mirror.debit(1.0, 4.0, 1, 0.0)
-    assert mirror.level(0.0) == 5.0
-    mirror.settle(4.0, 2.0, 2, 0.0, 1.0)
-    assert mirror.level(1.0) == 7.0

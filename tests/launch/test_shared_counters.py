@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.running import environ
 from tests.core.scene import Scene
-from tests.core.values import KEY, OK, OUTAGE, REFUSED, answer, bucket, fixed, refusal
+from tests.core.values import KEY, OK, OUTAGE, REFUSED, StubWaker, answer, bucket, fixed, refusal
 from tidegate.admission import hooks
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.registry import RateLimitRegistry
@@ -434,16 +434,6 @@ def test_the_row_says_why_the_provider_is_down(tmp_path: Path) -> None:
     assert (head.gate, head.cause) == ("breaker", "ConnectError: [Errno 111] Connection refused")
     assert total.eta(total.outlook(scene.clock())) == Eta(None, "breaker")
     assert waiting.state == "waiting"
-
-
-class StubWaker:
-    """A waker that nobody hears."""
-
-    def wake(self) -> bool:
-        return True
-
-    def arm(self, until: float) -> bool:
-        return True
 
 
 def test_what_bound_the_key_is_in_its_row(tmp_path: Path) -> None:

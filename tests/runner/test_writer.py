@@ -115,24 +115,6 @@ async def test_a_full_batch_is_not_waited_for() -> None:
 
 
 @in_loop
-async def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost_or_doubled() -> None:
-    away = StoreError("gone", retryable=True)
-    paper = Paper(away, away, away)
-    told = await written(paper, 25)
-    assert [ordinal for batch in paper.batches for ordinal in batch] == told.durables == list(range(25))
-
-
-@in_loop
-async def test_one_result_that_the_store_refuses_spoils_no_other() -> None:
-    def refuses(batch: Sequence[Result]) -> Any:
-        bad = any(isinstance(each, RunResult) and each.ordinal == 3 for each in batch)
-        return StoreError("too large", retryable=False) if bad else frozenset()
-
-    told = await written(Paper(*[refuses] * 30), 8)
-    assert (told.durables, told.refused) == ([0, 1, 2, 4, 5, 6, 7], [3])
-
-
-@in_loop
 async def test_results_under_a_lost_claim_are_counted_and_those_of_others_are_written() -> None:
     writer, _ = writer_of(Paper(frozenset({2})))
     mine, lost = RecordingReceiver(), RecordingReceiver()

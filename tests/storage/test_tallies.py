@@ -128,12 +128,6 @@ async def test_refused_batch_changes_no_tally(store: Store, other: Store, claim:
     assert await store.tallies.of([claim.experiment_id]) == before
 
 
-async def test_tally_is_deleted_with_its_experiment(store: Store, claim: Claim, place: Place) -> None:
-    await store.claims.stop(claim.experiment_id)
-    assert await store.experiments.remove(claim.experiment_id)
-    assert place.sql("SELECT * FROM tidegate_tallies") == []
-
-
 def scored(score: float) -> ResultFacts:
     return ResultFacts("ok", "score", score)
 

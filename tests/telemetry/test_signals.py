@@ -84,13 +84,6 @@ def test_an_instrument_is_fed_by_events_or_reads_snapshots_and_no_name_stands_tw
     assert [name for name in names if NAME.fullmatch(name) is None] == []
 
 
-def test_what_is_not_ours_has_a_source() -> None:
-    for each in vars(attributes).values():
-        if isinstance(each, Attribute):
-            assert each.name.startswith("tidegate.") == (each.source == "tidegate"), each.name
-            assert each.type in ("string", "int", "double", "boolean")
-
-
 def test_values_have_the_type_that_their_attribute_says() -> None:
     types = {"string": str, "int": int, "double": float | int, "boolean": bool}
     for kind, each in signals.SIGNALS.items():
