@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.gateway.conftest import LIMIT, Gateway
-from tests.gateway.upstream import PATIENCE, Received, Upstream, answer
+from tests.gateway.upstream import PATIENCE, STREAM_HEAD, Received, Upstream, answer
 from tidegate.launch.runs import live_runs
 from tidegate.launch.totals import Totals
 from tidegate.testing import SimulatorProcess
@@ -96,7 +96,7 @@ def test_other_methods_pass(gateway: Gateway, upstream: Upstream, method: str) -
 def test_an_answer_arrives_as_it_was_sent(gateway: Gateway, upstream: Upstream) -> None:
     body = gzip.compress(b'{"usage": {"prompt_tokens": 1, "completion_tokens": 2}}')
     headers = ["content-type: application/json", "content-encoding: gzip", "set-cookie: a=1", "set-cookie: b=2"]
-    sent = answer(*headers, "x-empty:", "connection: close", status="207 Of Its Own", body=body)
+    sent = answer(*headers, "x-empty:", status="207 Of Its Own", body=body)
     upstream.answers[CHAT] = lambda request: request.send(sent)
     response = asked(gateway, upstream.url + CHAT)
     assert response.status == 207
@@ -111,7 +111,7 @@ def test_an_answer_arrives_as_it_was_sent(gateway: Gateway, upstream: Upstream) 
 def test_a_good_answer_does_not_look_like_a_refusal(
     gateway: Gateway, upstream: Upstream, path: str, status: str, shown: str
 ) -> None:
-    headers = ("x-ratelimit-remaining-requests: 0", "x-ratelimit-remaining-tokens: 10", "connection: close")
+    headers = ("x-ratelimit-remaining-requests: 0", "x-ratelimit-remaining-tokens: 10")
     upstream.answers[path] = lambda request: request.send(answer(*headers, status=status, body=b"{}"))
     response = asked(gateway, upstream.url + path, headers={"authorization": "Bearer sk-spent"})
     assert response.getheader("x-ratelimit-remaining-requests") == shown
@@ -122,8 +122,7 @@ def test_a_stream_arrives_piece_by_piece(gateway: Gateway, upstream: Upstream) -
     seen = threading.Event()
 
     def reply(request: Received) -> None:
-        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        request.send(head.encode() + b"9\r\ndata: 1\n\n\r\n")
+        request.send(STREAM_HEAD + b"9\r\ndata: 1\n\n\r\n")
         assert seen.wait(PATIENCE)
         request.send(b"9\r\ndata: 2\n\n\r\n0\r\n\r\n")
 
@@ -136,8 +135,7 @@ def test_a_stream_arrives_piece_by_piece(gateway: Gateway, upstream: Upstream) -
 
 def test_an_answer_that_breaks_off_breaks_off(gateway: Gateway, upstream: Upstream) -> None:
     def reply(request: Received) -> None:
-        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        request.send(head.encode() + b"9\r\ndata: 1\n\n\r\n")
+        request.send(STREAM_HEAD + b"9\r\ndata: 1\n\n\r\n")
 
     upstream.answers[CHAT] = reply
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):

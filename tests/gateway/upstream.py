@@ -1,4 +1,7 @@
-"""A server that records each request as it arrives, and answers with the bytes that a test has written."""
+"""A server that records each request as it arrives, and answers with the bytes that a test has written.
+
+It closes each connection after one answer, so answers say so: else a client may send its next request into the close.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,13 @@ class Received:
 
 
 def answer(*headers: str, status: str = "200 OK", body: bytes = b"") -> bytes:
-    head = "\r\n".join([f"HTTP/1.1 {status}", *headers, f"content-length: {len(body)}", "", ""])
-    return head.encode() + body
+    head = [f"HTTP/1.1 {status}", *headers, "connection: close", f"content-length: {len(body)}", "", ""]
+    return "\r\n".join(head).encode() + body
+
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 
 
 @dataclass
@@ -86,7 +94,7 @@ def serve(upstream: Upstream) -> socketserver.ThreadingTCPServer:
                 upstream.received.append(request)
                 reply = upstream.answers.get(request.path.partition("?")[0])
                 if reply is None:
-                    request.send(answer("content-type: application/json", "connection: close", body=b"{}"))
+                    request.send(answer("content-type: application/json", body=b"{}"))
                 else:
                     reply(request)
 

@@ -105,8 +105,8 @@ def test_processes_at_one_key_share_its_limits(folder: str) -> None:
         truth = simulator.truth()
     assert [calls for calls, *_ in found] == [16] * 4
     assert {(members, through, lost) for *_, members, through, lost in found} == {(4, "file", "")}
-    # Alone, each of them takes the whole burst, and more than every third call is refused. A slow machine hears late.
-    assert truth.total.refusals <= 20
+    # How few are refused depends on how soon processes hear each other: `tests/laws/test_sharing_laws.py` says that.
+    assert truth.total.answered == 60
 
 
 def test_the_calls_of_a_killed_process_are_given_up_by_the_others(folder: str) -> None:
