@@ -18,7 +18,7 @@ HOMES = {
     "GUARD_FAILURES": "experiments.engine.job",
     "HEARTBEAT_SECONDS": "experiments.engine.replica",
     "KEY_IDLE_SECONDS": "admission.known_keys",
-    "LINE_EVERY": "experiments.commands.display",
+    "LINE_SECONDS": "experiments.commands.display",
     "LOOK_SECONDS": "experiments.engine.feeder",
     "MAX_BACKOFF_SECONDS": "core.backoff",
     "MAX_COOLDOWN_SECONDS": "core.circuit_breaker",

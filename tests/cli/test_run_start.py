@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from tests.cli.running import PYTHON, environ
 from tidegate.cli import run as command
 from tidegate.cli.commands import app
+from tidegate.cli.run_begin import begin
 from tidegate.cli.run_request import RunRequest, RunSettings, read, settings_in
 from tidegate.errors import ConfigurationError
 from tidegate.settings import Settings
@@ -117,3 +118,11 @@ def test_a_run_follows_its_variables_and_refuses_those_that_are_not_usable(tmp_p
     assert settings_in(given) == RunSettings(False, False, prices)
     with pytest.raises(ConfigurationError, match="max_wait"):
         settings_in({"TIDEGATE_MAX_WAIT": "soon"})
+
+
+def test_an_interrupt_before_the_command_begins_is_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(environ: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tidegate.launch.environment.runs_inside", interrupted)
+    assert begin(RunRequest(["true"])) == 130

@@ -171,7 +171,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert without_credentials(text) == text
 
 
-PATTERNS = {name: value for name, value in vars(safe_text).items() if isinstance(value, re.Pattern)}
+PATTERNS = {name: value for name, value in vars(safe_text).items() if hasattr(value, "pattern")}
 
 
 def unbounded(tree: Any, last: bool) -> bool:

@@ -71,7 +71,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 @pytest.fixture(autouse=True)
 def no_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 0.0)
 
 
 HALF = ModelPrice(0.15, 0.6, batch=0.5)

@@ -62,7 +62,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 @pytest.fixture(autouse=True)
 def no_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 0.0)
 
 
 def client_of(kind: str, provider: Simulator) -> Any:

@@ -227,7 +227,7 @@ class Provider:
 @pytest.fixture(autouse=True)
 def _priced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.providers._prices._added", {(None, "priced"): ModelPrice(1.0, 1.0)})
-    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 0.0)
 
 
 def rows_of(count: int, seed: int = 1) -> list[dict[str, Any]]:

@@ -121,7 +121,7 @@ async def test_functions_that_wait_in_the_queue_of_another_key_are_no_more_than_
 async def test_rows_under_way_are_bounded_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(function_limit, "FIRST_CHARACTERS", 10_000)
     monkeypatch.setattr(function_limit, "MIN_CHARACTERS", 10_000)
-    monkeypatch.setattr(function_limit, "ROW_COST", 2**60)
+    monkeypatch.setattr(function_limit, "BYTES_PER_CHARACTER", 2**60)
     registry, task = open_registry(300), HeldTask(held=True)
     large = [{"n": number, "text": "x" * 400} for number in range(100)]
     async with runner_at(tmp_path, registry=registry) as runner:

@@ -30,8 +30,8 @@ from tidegate.experiments.storage.claims import Claims
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried at once."""
     for module in (background, results):
-        monkeypatch.setattr(module, "BASE", 0.0001)
-        monkeypatch.setattr(module, "CAP", 0.001)
+        monkeypatch.setattr(module, "FIRST_RETRY_SECONDS", 0.0001)
+        monkeypatch.setattr(module, "MAX_RETRY_SECONDS", 0.001)
 
 
 def failing(times: float = 1, error: BaseException | None = None, after: int = 0) -> Callable[[Any], Any]:

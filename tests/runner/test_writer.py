@@ -20,8 +20,8 @@ from tidegate.experiments.storage import ResultStatus, RunResult, Status, Store
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that is away is asked again at once."""
-    monkeypatch.setattr(background, "BASE", 0.0001)
-    monkeypatch.setattr(background, "CAP", 0.001)
+    monkeypatch.setattr(background, "FIRST_RETRY_SECONDS", 0.0001)
+    monkeypatch.setattr(background, "MAX_RETRY_SECONDS", 0.001)
 
 
 class Paper:

@@ -64,7 +64,7 @@ async def test_toggles_of_what_does_not_exist_are_told_so(store: Store) -> None:
 async def test_a_cool_down_lasts_five_seconds_from_the_toggle_on(
     store: Store, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "COOL_DOWN", FIVE)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", FIVE)
     claim = await claimed(store, (await experiment(store)).id)
     before = place.now()
     await store.claims.stop(claim.experiment_id)

@@ -274,7 +274,7 @@ def names() -> list[str]:
 @pytest.fixture(autouse=True)
 def long_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow a history is played, a cool-down ends by its word alone."""
-    monkeypatch.setattr(claims, "COOL_DOWN", 3600.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 3600.0)
 
 
 BOUNDED = settings(

@@ -390,7 +390,7 @@ def act(client: TestClient, verb: str, number: int = CAPITALS) -> Any:
 def test_resume_starts_a_process_that_answers_the_rest(
     database: Path, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 0.0)
     experiments.counted(tmp_path)
     number = asyncio.run(stopped_run(database))
     (tmp_path / "go").touch()

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tidegate.launch.state_file import StateFile
 
 
+INTERRUPTED_CODE = 130
+"""Exit code after Ctrl-C before the command has begun: 128 and the number of SIGINT, as in a shell."""
+
+
 class Refused(Exception):
     """A run that does not begin: the text is the reason in one line."""
 
@@ -38,8 +42,7 @@ def begin(request: RunRequest) -> int:
         say(clean(str(error)))
         return error.code
     except KeyboardInterrupt:
-        say("run ended by Ctrl-C")
-        return 1
+        return INTERRUPTED_CODE
 
 
 def _run(request: RunRequest) -> int:

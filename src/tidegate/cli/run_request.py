@@ -69,7 +69,7 @@ class RunSettings(NamedTuple):
 
 def settings_in(environ: Mapping[str, str]) -> RunSettings:
     """Return the settings of the TIDEGATE_… variables; raise `ConfigurationError` for any that is not usable."""
-    if not any(name.startswith(PREFIX) and value.strip() for name, value in environ.items()):
+    if not any(name.startswith(PREFIX) for name in environ):
         return RunSettings()
     # Without a variable there is nothing to check, and pydantic takes longer to load than all other code here.
     from tidegate.settings import Settings, unknown_variables
