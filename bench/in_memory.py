@@ -72,6 +72,9 @@ class Network:
     def write(self, *given: object, **named: object) -> Any:
         pass
 
+    def close(self) -> None:
+        pass
+
     def get_extra_info(self, info: str) -> None:
         return None
 
@@ -101,6 +104,9 @@ class AsyncNetwork(Network):
         return next(self.left)
 
     async def write(self, *given: object, **named: object) -> Any:
+        pass
+
+    async def aclose(self) -> None:
         pass
 
     def async_client(self) -> httpx2.AsyncClient:

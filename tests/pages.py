@@ -191,6 +191,7 @@ def _cell(text: str) -> str:
 
 
 def event_tables() -> str:
+    """Each event with the first paragraph of its docstring, since a cell of a table has one paragraph."""
     rows = ["| event | when | facts |", "|---|---|---|"]
     # In the order of the module; not `__subclasses__()`: with slots a dataclass is made twice.
     for name in re.findall(r"^class (\w+)\((?:Call)?Event\)", inspect.getsource(events), re.M):
@@ -198,7 +199,8 @@ def event_tables() -> str:
         if event is events.CallEvent:
             continue
         facts = ", ".join(f"`{field.name}`" for field in dataclasses.fields(event)[2:])
-        rows.append(f"| `{event.__name__}` | {(event.__doc__ or '').strip()} | {facts} |")
+        when = " ".join((event.__doc__ or "").partition("\n\n")[0].split())
+        rows.append(f"| `{event.__name__}` | {when} | {facts} |")
     return "\n".join(rows)
 
 

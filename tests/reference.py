@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 from tidegate.experiments.storage import schema
 
 TABLES = {

@@ -19,6 +19,8 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Key, Kind, Outcome
 
+pytestmark = pytest.mark.constants(UNTAKEN_SECONDS=0.25)
+
 KEY = tidegate.Key("p", "https://p.test", "abc", "m")
 OK = Outcome(Kind.OK)
 PATIENT = 60.0

@@ -36,7 +36,7 @@ def test_intervals_above_the_limit_of_the_bootstrap_hold_the_truth_and_agree_wit
 ) -> None:
     samples = numpy.random.default_rng(3).random((3, 400))
     resampled = list(intervals_of_means(samples, 0.95))
-    monkeypatch.setattr(comparison, "MAX_RESAMPLED", 100)
+    monkeypatch.setattr(comparison, "MAX_RESAMPLED_ROWS", 100)
     assert 0.90 <= held(100, 120, 0.95) <= 0.99
     for ours, other in zip(intervals_of_means(samples, 0.95), resampled, strict=True):
         assert ours == pytest.approx(other, abs=0.005)

@@ -20,7 +20,7 @@ from tidegate.core.safe_text import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
 from tidegate.experiments.commands.display import Printer, table, waits
-from tidegate.launch.counter_file import CounterFile
+from tidegate.launch.process_counters import CounterFile
 from tidegate.launch.totals import Folder
 
 EVIL = "gpt\r\nERROR forged\n\x1b[2J\x1b]0;pwn\x07\x9b31m\x7f\u202etxt\u2066\u2028\u200b\ud800"

@@ -71,17 +71,6 @@ def test_an_example_loses_no_call_at_a_limit_that_binds(example: Path, tmp_path:
     assert total.answered > AT_ONCE, "the limit never bound"
 
 
-def test_the_quickstart_without_tidegate_loses_calls_at_the_same_limit() -> None:
-    quickstart = next(example for example in EXAMPLES if example.stem == "quickstart")
-    with Simulator(Scenario(limiters=(Limit(limit=AT_ONCE, window=60.0),))) as provider:
-        done = run(quickstart, provider, TIDEGATE_DISABLED="true")
-    assert done.returncode != 0
-    assert "RateLimitError" in done.stderr
-    total = provider.truth().total
-    assert total.refusals > 0
-    assert total.answered < 200
-
-
 def experiment(*words: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
     return subprocess.run(

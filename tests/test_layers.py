@@ -22,6 +22,7 @@ ADMISSION_ORDER = (
     "arguments",
     "wait_queue",
     "redaction",
+    "log_redaction",
     "saved_state",
     "process",
     "key_log",
@@ -117,6 +118,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
             "pool",
             "admission.handoff",
             "admission.key_table",
+            "admission.log_redaction",
             "admission.redaction",
             "admission.registry",
             "experiments.engine",
@@ -152,7 +154,11 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "_version": (set(), False, set()),
     "auto": ({"transports", "transports.install"}, False, set()),
     "fallbacks": ({*ADMISSION, "admission.registry"}, True, set()),
-    "suspensions": ({*CORE, "providers.classification", "providers", "admission.redaction"}, True, set()),
+    "suspensions": (
+        {*CORE, "providers.classification", "providers", "admission.redaction", "admission.log_redaction"},
+        True,
+        set(),
+    ),
     "": (SURFACE, False, set()),
     "testing": ({*SURFACE, "testing"}, True, {"pydantic"}),
     "pytest_plugin": ({*SURFACE, "testing"}, True, {"pytest"}),
@@ -284,6 +290,24 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
     TopologicalSorter(dependencies()).prepare()
+
+
+def test_every_module_that_logs_loads_the_redaction_of_the_log() -> None:
+    needs = dependencies()
+
+    def loads(module: str, seen: set[str]) -> set[str]:
+        if module not in seen:
+            seen.add(module)
+            for each in needs[module]:
+                loads(each, seen)
+        return seen
+
+    logging = [name for name, path in modules() if 'getLogger("tidegate' in path.read_text()]
+    assert len(logging) > 20
+    unfiltered = {name for name in logging if "tidegate.admission.log_redaction" not in loads(name, set())}
+    # These are parts of a registry, whose settings load the filter.
+    assert unfiltered <= loads("tidegate.admission.registry", set())
+    assert "tidegate.admission.log_redaction" in loads("tidegate.admission.registry", set())
 
 
 def test_no_module_is_named_like_a_public_function() -> None:

@@ -13,7 +13,7 @@ import pytest
 import tidegate
 from tests.core.values import answer, bucket
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.admission.saved_state import LearnedKey, LearnedState
+from tidegate.admission.saved_state import LearnedState
 from tidegate.core.values import Key
 from tidegate.errors import ConfigurationError
 from tidegate.settings import Settings
@@ -113,20 +113,6 @@ def test_a_stale_state_is_ignored_in_one_line(days: int, caplog: pytest.LogCaptu
     assert "stale" in record.getMessage()
 
 
-def test_a_state_of_another_version_is_ignored_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    second = registry(initial_state={"version": 99, "keys": [{"shape": "unknown"}]})
-    assert level(second, key_of(second)) is None
-    (record,) = caplog.records
-    assert "version 99" in record.getMessage()
-
-
-def test_a_clock_that_was_set_back_banks_nothing() -> None:
-    first = registry()
-    state = teach(first, key_of(first))
-    second = registry(today=TODAY - timedelta(hours=3), initial_state=state)
-    assert level(second, key_of(second)) == pytest.approx(9.0)
-
-
 BAD = {
     "no JSON": "{",
     "no object": "[1]",
@@ -173,20 +159,6 @@ def test_what_a_state_says_nothing_of_stays_as_it_was() -> None:
     assert both == {"a": 10.0, "b": 40.0}
     assert later.over(LearnedState(version=9)) == later
     assert LearnedState().over(earlier) == earlier
-
-
-def test_a_state_is_the_same_after_json() -> None:
-    first = registry()
-    state = teach(first, key_of(first))
-    assert LearnedState.from_json(state.to_json()) == state
-
-
-def test_a_state_is_frozen() -> None:
-    first = registry()
-    state = teach(first, key_of(first))
-    with pytest.raises(ValueError, match="frozen"):
-        state.version = 2  # type: ignore[misc]
-    assert isinstance(state.keys[0], LearnedKey)
 
 
 def test_what_other_runs_knew_is_kept_though_their_digests_say_nothing_any_more() -> None:

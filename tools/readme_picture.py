@@ -1,7 +1,8 @@
 """Picture of the README: the same calls without tidegate and with it, from a real run against the simulator.
 
 Run `python -m tools.readme_picture` from the environment of the tests. Each row of a panel is one call, from left to
-right in seconds: a red mark is a refusal, a green one the answer.
+right in seconds: a red mark is a refusal, a green one the answer. The text above and beside the marks explains them, so
+that the picture needs no page around it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,18 @@ SCENARIO = Scenario(
 )
 """Provider of 300 requests a minute, of which 30 may come at once."""
 
-WIDTH, PANEL, GAP, TOP = 860, 190, 54, 34
+HEADING = f"{CALLS} calls start at once. The provider admits 30 at once, and 300 a minute."
+
+PLAIN, GOVERNED = "openai, plain", "openai with tidegate"
+"""Titles of the two runs."""
+
+NOTES = {
+    PLAIN: "The SDK repeats a refused call twice within 2 s, then the call is lost.",
+    GOVERNED: "Each call waits in a queue until the limit admits it. None is lost.",
+}
+"""Sentence beside the marks of a run, by its title."""
+
+WIDTH, PANEL, GAP, TOP = 860, 190, 54, 88
 """Pixels of the picture, of a panel's height, between panels, and above the first one."""
 
 
@@ -83,23 +95,26 @@ async def _run(url: str, wrapped: bool) -> list[list[tuple[float, int]]]:
 def picture(panels: list[Panel], ideal: float) -> str:
     """Return the SVG of the panels, one below the other, on one axis of time."""
     span = max(panel.seconds for panel in panels) * 1.04
-    height = TOP + len(panels) * (PANEL + GAP) + 10
+    height = TOP + len(panels) * (PANEL + GAP) - 26
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
         f"<title>{escape('; '.join(caption(panel) for panel in panels))}</title>",
-        "<style>text{font:14px system-ui,sans-serif;fill:#24292f}.title{font-weight:600}.small{font-size:12px;"
+        "<style>text{font:14px system-ui,sans-serif;fill:#24292f}.head{font-size:17px}.title{font-weight:600}"
+        ".small{font-size:12px;"
         "fill:#57606a}.axis{stroke:#d0d7de}.ok{fill:#1a7f37}.no{fill:#cf222e}.ideal{stroke:#57606a}"
         ".ideal{stroke-dasharray:4 4}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}"
         ".axis{stroke:#3d444d}.ok{fill:#3fb950}"
         ".no{fill:#f85149}.ideal{stroke:#9198a1}}</style>",
+        f'<text class="head" x="10" y="22">{escape(HEADING)}</text>',
+        '<circle class="ok" cx="15" cy="41" r="4"/><text class="small" x="24" y="45">answer</text>'
+        '<circle class="no" cx="83" cy="41" r="4"/><text class="small" x="92" y="45">refusal (429)</text>'
+        '<line class="ideal" x1="186" y1="34" x2="186" y2="48"/><text class="small" x="194" y="45">earliest end that '
+        "the limit allows</text>"
+        f'<text class="small" x="{WIDTH - 10}" y="45" text-anchor="end">one row a call, from left to right in time'
+        "</text>",
     ]
     for number, panel in enumerate(panels):
         parts += _drawn(panel, TOP + number * (PANEL + GAP), span, ideal)
-    parts += [
-        f'<circle class="ok" cx="{WIDTH - 300}" cy="{height - 12}" r="4"/><circle class="no" cx="{WIDTH - 230}" '
-        f'cy="{height - 12}" r="4"/><text class="small" x="{WIDTH - 290}" y="{height - 8}">answer</text>'
-        f'<text class="small" x="{WIDTH - 220}" y="{height - 8}">refusal (429); each row is a call</text>'
-    ]
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -119,7 +134,7 @@ def _drawn(panel: Panel, top: float, span: float, ideal: float) -> list[str]:
     rows = sorted(panel.calls, key=lambda call: (call[-1][1] != 200, call[-1][0]))
     marks = [
         f'<circle class="{"ok" if status == 200 else "no"}" cx="{across(at)}" '
-        f'cy="{round(top + 8 + row / len(rows) * (PANEL - 12), 1)}" r="1.8"/>'
+        f'cy="{round(top + 8 + row / len(rows) * (PANEL - 12), 1)}" r="2"/>'
         for row, call in enumerate(rows)
         for at, status in call
     ]
@@ -133,6 +148,7 @@ def _drawn(panel: Panel, top: float, span: float, ideal: float) -> list[str]:
         f'<line class="ideal" x1="{across(ideal)}" y1="{top}" x2="{across(ideal)}" y2="{bottom}"/>',
         f'<text class="small" x="{across(ideal) - 4}" y="{top + 14}" text-anchor="end">'
         f"earliest end: {ideal:.1f} s</text>",
+        f'<text x="{across(0.3 * span)}" y="{top + 42}">{escape(NOTES[panel.title])}</text>',
         *marks,
         *ticks,
     ]
@@ -141,9 +157,9 @@ def _drawn(panel: Panel, top: float, span: float, ideal: float) -> list[str]:
 def main() -> None:
     """Run both, and write the picture."""
     with SimulatorProcess(SCENARIO) as provider:
-        plain = measured("openai, plain", provider.openai_url, wrapped=False)
+        plain = measured(PLAIN, provider.openai_url, wrapped=False)
         provider.reset()
-        governed = measured("openai with tidegate", provider.openai_url, wrapped=True)
+        governed = measured(GOVERNED, provider.openai_url, wrapped=True)
     PLACE.parent.mkdir(exist_ok=True)
     PLACE.write_text(picture([plain, governed], ideal_makespan(SCENARIO, [Call()] * CALLS)), "utf-8")
     print(f"{caption(plain)}\n{caption(governed)}\nwritten: {PLACE}")

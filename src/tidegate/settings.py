@@ -83,7 +83,7 @@ class Settings(BaseModel):
     )
     log: bool = Field(
         True,
-        description="Show what `tidegate run`, cooldowns and stretched clocks have to say (pip, uv: unless quiet).",
+        description="Show the lines of `tidegate run`, cooldowns and extended timeouts (pip, uv: unless quiet).",
     )
     status: bool = Field(
         True, description="Show a program that uses tidegate in `tidegate status` (pip list: what is there is shown)."
@@ -98,7 +98,7 @@ class Settings(BaseModel):
     )
     telemetry: bool | Literal["tokens"] = Field(
         True,
-        description="Tell OpenTelemetry what happens, where its SDK is loaded: on, off, or tokens of answers as well.",
+        description="Report to OpenTelemetry, where its SDK is loaded: on, off, or tokens of answers as well.",
     )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 

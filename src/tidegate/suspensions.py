@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
+import tidegate.admission.log_redaction  # noqa: F401  # its filter precedes every record
 from tidegate.admission.redaction import clean
 from tidegate.core.safe_text import printable
 from tidegate.core.values import CONSEQUENCES, Action, Kind

@@ -14,13 +14,13 @@ import httpx
 import pytest
 
 import tidegate
-from tests.runner.scene import Refused, in_loop, make, rows, runner_at
+from tests.runner.scene import Refused, in_loop, make, ran, rows, runner_at
 from tests.runner.test_deleting import until
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.experiments.engine.audit import BusyTime
-from tidegate.experiments.engine.progress import CLASSES, STEP, RunStats, added_up
+from tidegate.experiments.engine.progress import CLASSES_PER_E, LATENCY_CLASS_RATIO, RunStats, added_up
 from tidegate.experiments.storage import Status, Store
 
 pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
@@ -79,16 +79,18 @@ class TestAttempts:
     @in_loop
     async def test_refusals_keeps_what_was_not_answered_with_its_place_in_the_row(self, tmp_path: Path) -> None:
         registry = registry_of()
-        async with runner_at(tmp_path, audit="refusals", registry=registry) as runner:
-            summary = await runner.run(Experiment("e", rows(5), refusing(3, registry)))
+        summary, _ = await ran(
+            tmp_path, Experiment("e", rows(5), refusing(3, registry)), audit="refusals", registry=registry
+        )
         assert summary.attempts == {"capacity_retry": 3}
         assert (summary.stats.calls, summary.stats.capacity_retries) == (8, 3)
 
     @in_loop
     async def test_off_keeps_none_and_counts_them_all(self, tmp_path: Path) -> None:
         registry = registry_of()
-        async with runner_at(tmp_path, audit="off", registry=registry) as runner:
-            summary = await runner.run(Experiment("e", rows(5), refusing(3, registry)))
+        summary, _ = await ran(
+            tmp_path, Experiment("e", rows(5), refusing(3, registry)), audit="off", registry=registry
+        )
         assert summary.attempts == {}
         assert (summary.stats.calls, summary.stats.capacity_retries) == (8, 3)
 
@@ -295,19 +297,18 @@ class TestStatistics:
         async def ask(row: Any) -> Any:
             return (await client.post("/chat/completions", json={"model": "m", "messages": []})).json()
 
-        async with runner_at(tmp_path, registry=registry) as runner:
-            summary = await runner.run(Experiment("e", rows(100), ask))
+        summary, _ = await ran(tmp_path, Experiment("e", rows(100), ask), registry=registry)
         assert (summary.stats.input_tokens, summary.stats.output_tokens) == (900, 300)
         assert "900 input + 300 output tokens" in str(summary.stats)
 
     def test_percentiles_are_within_their_class(self) -> None:
         counts: dict[str, int] = {}
         for number in range(1, 101):
-            name = str(round(math.log(number / 10) * CLASSES))
+            name = str(round(math.log(number / 10) * CLASSES_PER_E))
             counts[name] = counts.get(name, 0) + 1
         stats = RunStats(latencies=counts)
-        assert stats.latency_p50 == pytest.approx(5.0, rel=STEP - 1.0)
-        assert stats.latency_p99 == pytest.approx(9.9, rel=STEP - 1.0)
+        assert stats.latency_p50 == pytest.approx(5.0, rel=LATENCY_CLASS_RATIO - 1.0)
+        assert stats.latency_p99 == pytest.approx(9.9, rel=LATENCY_CLASS_RATIO - 1.0)
         assert RunStats().latency_p50 is None
 
     def test_a_sum_has_every_statistic(self) -> None:

@@ -11,14 +11,10 @@ import pytest
 from bench import virtual
 from bench.drawntable import DRAWN, NAMES
 from bench.families import SILENT
-from bench.limits import VariedLimit
-from bench.players import knowing
 from bench.scenarios import Row
-from tests.bench.rows import SMALL
 from tidegate.testing import Distribution, Limit, Scenario
 
 FAMILIES = {each.name: each for each in DRAWN}
-SEED = 1
 
 
 def short(row: Row) -> Row:
@@ -39,38 +35,6 @@ def emptied(row: Row, total: float) -> float:
 
 def bucket(row: Row) -> float:
     return emptied(row, row.count)
-
-
-def test_what_is_given_back_at_the_end_admits_the_next_call() -> None:
-    limit = Limit(limit=100, window=10.0, unit="tokens")
-    scenario = Scenario(
-        limiters=(limit,),
-        charge="input+max_tokens",
-        gives_back=True,
-        latency=Distribution.constant(1.0),
-        output_tokens=Distribution.constant(10),
-    )
-    row = replace(SMALL, scenario=scenario, sizes=(10, 10), max_tokens=40, count=4)
-    assert row.ideal(0).admitted_at == pytest.approx((0.0, 0.0, 1.0, 2.0))
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("name", [name for name in NAMES if not FAMILIES[name].row(SEED).scenario.faults])
-def test_a_player_that_knows_everything_reaches_the_ideal_without_a_refusal(name: str, seed: int) -> None:
-    row = FAMILIES[name].row(seed)
-    played = knowing(row, seed)
-    assert (played.refused, played.seconds) == (0, pytest.approx(row.ideal(seed).makespan, abs=1e-9))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_seed_draws_the_same_row_again_and_another_seed_another(name: str) -> None:
-    family = FAMILIES[name]
-    assert family.row(1) == family.row(1) != family.row(2)
-    assert family.row(1).name == name
-    scenario = family.row(1).seeded(1)
-    if not any(isinstance(each, VariedLimit) for each in scenario.limiters):
-        # Another process can play it.
-        assert Scenario.from_json(scenario.to_json()) == scenario
 
 
 @pytest.mark.parametrize("name", NAMES)

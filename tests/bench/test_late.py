@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from bench import virtual
 from bench.families import HEADERS
 from bench.scenarios import Row, row_named
-from bench.world import PUNCTUAL, LateLoop
+from bench.world import LateLoop
 from tests.effort import some
 from tidegate.testing import Distribution, Limit, Scenario
 
@@ -21,21 +20,6 @@ MOST_SLOWER = 1.10
 
 CHANGING = {"silent-changing": (1.25, 1.10)}
 """The same, late and with stalls, where a hidden rate changes: a late refusal leaves less time for the new rate."""
-
-
-def test_punctual_loop_handles_everything_at_once() -> None:
-    assert [PUNCTUAL.handles(at) for at in (0.0, 1.5, 100.0)] == [0.0, 1.5, 100.0]
-
-
-def test_late_loop_keeps_the_order_and_stalls_for_its_share() -> None:
-    loop = LateLoop(0, late=0.02, share=0.05)
-    due = [number * 0.001 for number in range(1_000_000)]
-    handled = [loop.handles(at) for at in due]
-    assert handled == sorted(handled)
-    assert min(later - at for at, later in zip(due, handled, strict=True)) == pytest.approx(0.02)
-    assert max(later - at for at, later in zip(due, handled, strict=True)) <= 0.02 + 0.5
-    stalled = sum(later - at > 0.0205 for at, later in zip(due, handled, strict=True)) / len(due)
-    assert math.isclose(stalled, 0.05, rel_tol=0.2)
 
 
 @pytest.mark.parametrize(

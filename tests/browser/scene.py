@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tidegate.core.provenance import Source
-from tidegate.core.values import Cause
+from tidegate.core.values import Cause, Source
 from tidegate.launch.counter_row import INTEGERS, RING_BYTES, SOURCE_CODES, ChangeRing, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals, note_others

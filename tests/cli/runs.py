@@ -15,7 +15,7 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.values import Cost
-from tidegate.launch.counter_file import CounterFile
+from tidegate.launch.process_counters import CounterFile
 from tidegate.settings import Settings
 from tidegate.shared_file import lock
 

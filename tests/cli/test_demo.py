@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from tidegate.cli import demo as command
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 from tidegate.testing import Counts, Distribution, Fault, Limit, Scenario
 from tidegate.testing import demo as providers
 from tidegate.testing.demo import DemoRun, run

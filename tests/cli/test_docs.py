@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli import docs as command
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "tidegate"

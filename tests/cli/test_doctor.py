@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tidegate.cli.commands import app
 from tidegate.cli.doctor import command
 from tidegate.cli.doctor.environment import Finding, Severity
-from tidegate.cli.main import app
 
 
 def invoke(*words: str) -> tuple[int, str]:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.running import PYTHON, RUN, SRC, TIDEGATE, Done, environ, run
 from tests.effort import some
-from tidegate.cli.command_run import LOOK_EVERY
+from tidegate.cli.command_run import LOOK_SECONDS
 
 UNSEEN = "tidegate: no LLM call was seen; `tidegate doctor` lists what is governed"
 UNGOVERNED = (
@@ -288,7 +288,7 @@ def test_a_run_that_is_stopped_for_a_while_goes_on() -> None:
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
         # The time of its wait for signals has to pass.
-        time.sleep(2 * LOOK_EVERY)
+        time.sleep(2 * LOOK_SECONDS)
         process.send_signal(signal.SIGCONT)
         out, err = process.communicate("", timeout=300)
     assert Done(process.returncode, out, err.splitlines()).lines == [UNSEEN]

@@ -145,13 +145,6 @@ def test_a_module_is_run_as_one(provider: Simulator, folder: Path) -> None:
     all_governed(done, provider)
 
 
-def test_without_us_the_same_program_loses_rows(folder: Path) -> None:
-    with Simulator(Scenario(limiters=(Limit(limit=12, window=3600.0),), dialect="openai")) as provider:
-        done = run(PYTHON, "asked.py", env=environ(URL=provider.url, TIDEGATE_DISABLED="1"), cwd=folder)
-    assert done.code == 1
-    assert provider.truth().total.refusals > 0
-
-
 def test_the_workers_of_pytest_are_governed(provider: Simulator, folder: Path) -> None:
     (folder / "test_rows.py").write_text(
         textwrap.dedent(f"""

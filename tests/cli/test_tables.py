@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 from tests.cli.experiment.commands import Place
 from tests.cli.runs import OfARun, used_at
 from tidegate.cli import simulate
+from tidegate.cli.commands import app
 from tidegate.cli.doctor import answers, command
 from tidegate.cli.doctor.environment import Finding, Severity
-from tidegate.cli.main import app
 from tidegate.testing import Counts, Truth
 from tidegate.testing import demo as providers
 from tidegate.testing.demo import DemoRun

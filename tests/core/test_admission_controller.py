@@ -5,7 +5,6 @@ import pytest
 from tests.core.values import (
     ABANDONED,
     INVALID,
-    KEY,
     OK,
     OUTAGE,
     TIMEOUT,
@@ -18,7 +17,6 @@ from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.circuit_breaker import BreakerState
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Cost, Kind, Outcome, QuotaReading, Usage
-from tidegate.settings import Settings
 
 NOW = 100.0
 
@@ -43,10 +41,6 @@ def mirrored(admission: AdmissionController) -> AdmissionController:
     (first,) = admit(admission)
     settle(admission, first, answer(bucket(60.0, 10.0)))
     return admission
-
-
-def test_a_fresh_key_is_ready(admission: AdmissionController) -> None:
-    assert admission.ready_at(Cost(), NOW) == (NOW, "")
 
 
 @pytest.mark.parametrize("failure", [refusal(cause=Cause.OVERLOAD), refusal(), UNAVAILABLE, OUTAGE])
@@ -197,13 +191,6 @@ def test_after_a_fork_nothing_is_in_flight_and_nothing_reserved(admission: Admis
     admission.forked()
     assert (admission.in_flight, level(admission, "output")) == (0, 6000.0)
     assert permit.generation != admission.generation
-
-
-@pytest.mark.constants(START_CONCURRENCY=1)
-def test_one_slot_at_least_remains_whatever_is_refused() -> None:
-    admission = AdmissionController(KEY, Settings(), 60.0, 0.0)
-    settle(admission, admit(admission)[0], refusal())
-    assert admission.concurrency.limit == 1
 
 
 def test_of_an_output_bound_that_was_held_the_unused_part_comes_back(admission: AdmissionController) -> None:

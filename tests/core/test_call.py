@@ -5,37 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests import constants
-from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, refusal
-from tidegate.admission.call import GovernedCall
+from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, PlainCall, StubWaker, refusal
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waker
-from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, Resume, Send, WaitUntil
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cost
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
 
-class PlainCall(GovernedCall):
-    """One request."""
-
-    __slots__ = ()
-
-    def price(self, estimate: CostEstimator) -> Cost:
-        return Cost()
-
-
 def no_waker() -> Waker:
     raise AssertionError("this call waits")
-
-
-class StubWaker:
-    def wake(self) -> bool:
-        return True
-
-    def arm(self, until: float) -> bool:
-        return True
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import tidegate
 from tidegate.admission import key_table
 from tidegate.admission.process import FreeResources
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.concurrency_limit import FIRST_BOUND, MAX_BOUND, CallBound, ConcurrencyLimit
+from tidegate.core.concurrency_limit import FIRST_IN_FLIGHT_BOUND, MAX_IN_FLIGHT_BOUND, CallBound, ConcurrencyLimit
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import OK, Outcome
 
@@ -24,7 +24,7 @@ def test_a_configured_bound_never_rises() -> None:
 
 def test_a_bound_rises_as_far_as_the_machine_and_the_pool_carry() -> None:
     bound = CallBound(None)
-    assert (bound.highest, bound.may_rise) == (FIRST_BOUND, True)
+    assert (bound.highest, bound.may_rise) == (FIRST_IN_FLIGHT_BOUND, True)
     bound.rise(1500)
     assert bound.highest == 1500
     bound.rise(700)
@@ -34,7 +34,7 @@ def test_a_bound_rises_as_far_as_the_machine_and_the_pool_carry() -> None:
     bound.pool = None
     for _ in range(20):
         bound.rise(10**9)
-    assert (bound.highest, bound.may_rise) == (MAX_BOUND, False)
+    assert (bound.highest, bound.may_rise) == (MAX_IN_FLIGHT_BOUND, False)
 
 
 def test_a_limit_that_was_held_back_grows_on() -> None:

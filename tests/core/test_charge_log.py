@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.quota_base import UNDERWAY, ChargeLog, LoggedCharge
+from tidegate.core.quota_base import MAX_UNDERWAY_SECONDS, ChargeLog, LoggedCharge
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_of_more_charges_than_the_provider_has_seen_the_latest_stay(ledger: Char
 
 
 def test_what_cannot_still_be_under_way_does_not_stay_however_little_was_seen(ledger: ChargeLog) -> None:
-    ledger.drop_through(3, sent_at=30.0 + UNDERWAY, reorder=0.0, seen=0.0)
+    ledger.drop_through(3, sent_at=30.0 + MAX_UNDERWAY_SECONDS, reorder=0.0, seen=0.0)
     assert ledger.dropped == 3.0
     assert [debit.order for debit in ledger.entries] == [3]
 

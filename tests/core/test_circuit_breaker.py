@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.circuit_breaker import (
-    TRANSITIONS,
-    BreakerEvent,
-    BreakerState,
     CircuitBreaker,
 )
 
@@ -35,36 +30,6 @@ def failed(breaker: CircuitBreaker, probe: bool = False) -> bool:
     return breaker.failed(probe, 0.0, 0.0, 0.5)
 
 
-def act(breaker: CircuitBreaker, event: BreakerEvent) -> None:
-    """Makes `event` happen by the method that stands for it."""
-    if event is BreakerEvent.TRIPPED:
-        for _ in range(3):
-            failed(breaker)
-    elif event is BreakerEvent.PROBE_SENT:
-        breaker.sent(0.0)
-    elif event is BreakerEvent.PROBE_ANSWERED:
-        breaker.answered(True, 0.0, 0.0)
-    elif event is BreakerEvent.PROBE_FAILED:
-        failed(breaker, probe=True)
-    else:
-        breaker.abandoned(True, 0.0)
-
-
-@pytest.mark.parametrize(("state", "event"), list(product(BreakerState, BreakerEvent)))
-def test_every_event_in_every_state_does_what_the_table_says(
-    breaker: CircuitBreaker, state: BreakerState, event: BreakerEvent
-) -> None:
-    breaker.state = state
-    act(breaker, event)
-    assert breaker.state is TRANSITIONS.get((state, event), state)
-
-
-def test_a_closed_breaker_lets_everything_pass(breaker: CircuitBreaker) -> None:
-    assert breaker.closed
-    assert breaker.opens_at(5.0) == 5.0
-    assert breaker.sent(0.0) is False
-
-
 def test_it_opens_at_the_threshold_and_not_before(breaker: CircuitBreaker) -> None:
     assert [failed(breaker) for _ in range(3)] == [False, False, True]
     assert not breaker.closed
@@ -78,11 +43,6 @@ def test_only_consecutive_failures_count(breaker: CircuitBreaker) -> None:
     assert breaker.closed
 
 
-def test_nothing_is_sent_during_the_cool_down(opened: CircuitBreaker) -> None:
-    assert opened.opens_at(1.0) == 2.0
-    assert opened.opens_at(3.0) == 3.0
-
-
 @pytest.mark.parametrize(("draw", "cooldown"), [(0.0, 1.5), (0.5, 2.0), (1.0, 2.5)])
 def test_the_cool_down_is_jittered_by_a_quarter_either_way(
     breaker: CircuitBreaker, draw: float, cooldown: float
@@ -90,13 +50,6 @@ def test_the_cool_down_is_jittered_by_a_quarter_either_way(
     for _ in range(3):
         breaker.failed(False, 0.0, 0.0, draw)
     assert breaker.ready_at == cooldown
-
-
-def test_the_probe_is_alone(opened: CircuitBreaker) -> None:
-    assert opened.sent(2.0) is True
-    assert opened.opens_at(2.0) > 2.0
-    assert opened.sent(2.0) is False
-    assert opened.state is BreakerState.HALF_OPEN
 
 
 def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: CircuitBreaker) -> None:
@@ -136,13 +89,6 @@ def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: CircuitBreak
     for _ in range(3):
         opened.failed(False, 50.0, 50.0, 0.5)
     assert opened.ready_at == 52.0
-
-
-def test_a_probe_that_was_given_up_lets_the_next_caller_probe_at_once(opened: CircuitBreaker) -> None:
-    opened.sent(2.0)
-    opened.abandoned(True, 7.0)
-    assert opened.opens_at(7.0) == 7.0
-    assert opened.sent(2.0) is True
 
 
 def test_failures_while_it_is_open_do_not_move_the_probe(opened: CircuitBreaker) -> None:

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.backoff import GRACE_FIRST
+from tidegate.core.backoff import FIRST_GRACE_SECONDS
 from tidegate.core.concurrency_limit import (
     MAX_TRIAL_SECONDS,
-    RAMP,
-    RAMP_RATE,
-    TRIAL_GROWTH,
+    RAMP_DOUBLING_SECONDS,
+    RAMP_SLOTS_PER_SECOND,
+    TRIAL_WAIT_GROWTH,
     ConcurrencyLimit,
 )
 
@@ -48,14 +48,14 @@ def test_a_start_above_the_highest_is_the_highest() -> None:
 def test_new_key_opens_no_more_slots_while_it_is_listened_to(limit: ConcurrencyLimit) -> None:
     """A key that rejects every call says so soon: until then it is sent no more than it was at first."""
     limit.filled(4, 10.0)
-    assert limit.opens_at(10.0 + RAMP / 2) == 10.0 + RAMP
-    assert open_until(limit, 10.0 + RAMP / 2, 10.0) == 10.0
+    assert limit.opens_at(10.0 + RAMP_DOUBLING_SECONDS / 2) == 10.0 + RAMP_DOUBLING_SECONDS
+    assert open_until(limit, 10.0 + RAMP_DOUBLING_SECONDS / 2, 10.0) == 10.0
     assert limit.limit == 4
 
 
 def test_a_first_round_is_bounded(limit: ConcurrencyLimit) -> None:
     open_until(limit, 0.25)
-    assert limit.limit <= 4 + 0.25 * RAMP_RATE
+    assert limit.limit <= 4 + 0.25 * RAMP_SLOTS_PER_SECOND
 
 
 def test_a_slot_opens_only_to_a_call_that_waits_for_it(limit: ConcurrencyLimit) -> None:
@@ -108,7 +108,10 @@ def test_no_number_of_cuts_leaves_less_than_one_slot(limit: ConcurrencyLimit) ->
 
 @pytest.mark.parametrize(
     ("confirmed", "expected"),
-    [(False, [GRACE_FIRST, GRACE_FIRST * TRIAL_GROWTH, MAX_TRIAL_SECONDS]), (True, [GRACE_FIRST, MAX_TRIAL_SECONDS])],
+    [
+        (False, [FIRST_GRACE_SECONDS, FIRST_GRACE_SECONDS * TRIAL_WAIT_GROWTH, MAX_TRIAL_SECONDS]),
+        (True, [FIRST_GRACE_SECONDS, MAX_TRIAL_SECONDS]),
+    ],
 )
 def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(
     limit: ConcurrencyLimit, confirmed: bool, expected: list[float]

@@ -171,7 +171,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert without_credentials(text) == text
 
 
-PATTERNS = {name: value for name, value in vars(safe_text).items() if isinstance(value, re.Pattern)}
+PATTERNS = {name: value for name, value in vars(safe_text).items() if hasattr(value, "pattern")}
 
 
 def unbounded(tree: Any, last: bool) -> bool:
@@ -220,7 +220,7 @@ def test_searched_pattern_has_no_repetition_that_can_fail_late(name: str) -> Non
 
 def test_every_pattern_that_is_searched_for_is_looked_at() -> None:
     constants = {name for name in PATTERNS if not name.startswith("_")}
-    assert constants - set(SEARCHED) <= {"SECRET_NAME", "UNPRINTABLE", "BROKEN"}
+    assert constants - set(SEARCHED) == {"SECRET_NAME", "UNPRINTABLE", "BROKEN"}
 
 
 HOSTILE = [

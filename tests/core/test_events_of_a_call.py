@@ -8,8 +8,7 @@ from tests.core.values import ABANDONED, KEY, OK, OUTAGE, answer, bucket, fixed,
 from tidegate.core import events
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
-from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Cost, Kind, Outcome
+from tidegate.core.values import Cause, Cost, Kind, Outcome, Source
 
 Out = list[events.Event]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.scripted_call import ExchangeDriver, ScriptedQueue, waiting
-from tests.core.values import INVALID, OK, OUTAGE, REFUSED, TIMEOUT
+from tests.core.values import OK, OUTAGE, REFUSED, TIMEOUT
 from tidegate.core import events
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, Send, StartedExchange
 from tidegate.core.values import Cause, Kind, Outcome
@@ -27,16 +27,6 @@ def shut() -> ScriptedQueue:
     queue = ScriptedQueue()
     queue.open = False
     return queue
-
-
-def test_a_call_that_may_go_is_sent_and_answered(queue: ScriptedQueue) -> None:
-    driver = ExchangeDriver(queue, SDK)
-    assert isinstance(driver.effect, Send)
-    driver.reply(2.0, OK, response="hello")
-    assert driver.ended is not None
-    assert (driver.ended.ending, driver.ended.waited) == (Ending.ANSWERED, 0.0)
-    assert driver.ended.attempt is not None
-    assert driver.ended.attempt.response == "hello"
 
 
 def test_it_waits_as_long_as_its_seat_says_and_looks_again(shut: ScriptedQueue) -> None:
@@ -64,26 +54,6 @@ def test_a_refusal_for_want_of_capacity_goes_back_to_the_head_and_spends_no_atte
     assert driver.ended.ending is Ending.ANSWERED
     assert [entry for entry in queue.log if entry[0] == "stand"] == [("stand", 0.0, 60.0)]
     assert ("settle", 1, outcome.kind.value, True) in queue.log
-
-
-def test_a_refused_call_waits_until_it_is_let_in_again(queue: ScriptedQueue) -> None:
-    driver = ExchangeDriver(queue, SDK)
-    queue.open = False
-    assert driver.reply(1.0, REFUSED) == waiting(None)
-    queue.open = True
-    driver.wait(4.0)
-    driver.reply(5.0, OK)
-    assert driver.ended is not None
-    assert driver.ended.waited == 3.0
-
-
-def test_a_transient_failure_is_handed_back_where_the_sdk_owns_it(queue: ScriptedQueue) -> None:
-    driver = ExchangeDriver(queue, SDK)
-    driver.reply(1.0, OUTAGE, response="500")
-    assert driver.ended is not None
-    assert driver.ended.ending is Ending.HANDED_BACK
-    assert driver.ended.attempt is not None
-    assert driver.ended.attempt.response == "500"
 
 
 def test_a_transient_failure_is_repeated_with_full_jitter_where_we_own_it(queue: ScriptedQueue) -> None:
@@ -123,14 +93,6 @@ def test_a_body_that_can_be_sent_only_once_is_handed_back(
     driver.reply(1.0, outcome)
     assert driver.ended is not None
     assert driver.ended.ending is Ending.HANDED_BACK
-
-
-@pytest.mark.parametrize("outcome", [INVALID, Outcome(Kind.QUOTA_EXHAUSTED), Outcome(Kind.DAILY_LIMIT)])
-def test_what_no_attempt_can_mend_ends_the_call_at_once(queue: ScriptedQueue, outcome: Outcome) -> None:
-    driver = ExchangeDriver(queue, OWN)
-    driver.reply(1.0, outcome)
-    assert driver.ended is not None
-    assert driver.ended.ending is Ending.GIVEN_UP
 
 
 def test_a_deadline_before_the_first_attempt_expires_the_call(shut: ScriptedQueue) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.core.values import OUTAGE, answer, bucket, refusal
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.provenance import Confidence, LearnedValue, Provenance, Source
+from tidegate.core.provenance import Confidence, LearnedValue, Provenance
 from tidegate.core.snapshot import key_snapshot
-from tidegate.core.values import Cause, Cost, Outcome
+from tidegate.core.values import Cause, Cost, Outcome, Source
 
 
 def settle(admission: AdmissionController, outcome: Outcome, now: float) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from random import Random
 
 from tidegate.core.rate_meter import Burst
-from tidegate.core.refusal_cause import EVIDENCE, REMEMBERED, RefusalCause
+from tidegate.core.refusal_cause import BELIEVED_LOG_ODDS, REMEMBERED_ATTEMPTS, RefusalCause
 
 TRIP = 0.01
 
@@ -89,7 +89,7 @@ def test_an_attempt_that_a_test_overtook_is_refused_by_slots() -> None:
     cause.refused(23, 2.5, 2.5 + TRIP + setup)
     assert cause.slots_explain(2.5 + TRIP + setup)
     assert cause.slots(2.5 + TRIP + setup) == 4
-    assert cause.log_odds(2.5 + TRIP + setup) < EVIDENCE
+    assert cause.log_odds(2.5 + TRIP + setup) < BELIEVED_LOG_ODDS
 
 
 def test_the_rate_of_a_bucket_is_known_roughly() -> None:
@@ -116,15 +116,15 @@ def thrown(share: float, spacing: float = 0.4) -> RefusalCause:
 
 
 def test_refusals_at_random_are_told_from_a_bucket() -> None:
-    assert thrown(share=0.4).random_odds(30.0) > EVIDENCE
-    assert played(slots=None).random_odds(4.0) < -EVIDENCE
+    assert thrown(share=0.4).random_odds(30.0) > BELIEVED_LOG_ODDS
+    assert played(slots=None).random_odds(4.0) < -BELIEVED_LOG_ODDS
 
 
 def test_where_all_attempts_had_one_fate_nothing_is_random() -> None:
     assert thrown(share=0.0).random_odds(30.0) == -float("inf")
     assert thrown(share=1.0).random_odds(30.0) == -float("inf")
     assert thrown(share=0.0).chance_odds(30.0) == 0.0
-    assert thrown(share=1.0).chance_odds(30.0) < -EVIDENCE
+    assert thrown(share=1.0).chance_odds(30.0) < -BELIEVED_LOG_ODDS
 
 
 def test_a_first_refusal_alone_shows_no_content_of_a_bucket() -> None:
@@ -142,7 +142,7 @@ def test_a_first_refusal_alone_shows_no_content_of_a_bucket() -> None:
 
 def test_a_late_refusal_that_is_no_longer_kept_proves_nothing() -> None:
     cause = RefusalCause(Burst(1, 0.0))
-    for order in range(REMEMBERED + 2):
+    for order in range(REMEMBERED_ATTEMPTS + 2):
         cause.sent(order, 1, 0.01 * order)
     cause.refused(0, 0.0, 2.0)
     assert cause.log_odds(9.0) == cause.rate(9.0) == 0.0
@@ -161,10 +161,10 @@ def test_the_odds_of_chance_bear_changes_of_a_rate() -> None:
         cause.sent(order, 2, now)
         if level < 1.0:
             cause.refused(order, now, now + TRIP)
-            assert cause.chance_odds(now + TRIP) < EVIDENCE
+            assert cause.chance_odds(now + TRIP) < BELIEVED_LOG_ODDS
         else:
             level -= 1.0
-    assert cause.chance_odds(now + 1.0) <= -EVIDENCE
+    assert cause.chance_odds(now + 1.0) <= -BELIEVED_LOG_ODDS
 
 
 def test_chance_is_disproved_by_refusals_that_follow_each_other() -> None:

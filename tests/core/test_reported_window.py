@@ -8,7 +8,8 @@ from tests.core.values import KEY, answer, bucket
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import RateLimitLearned
 from tidegate.core.limiter_state import Permit
-from tidegate.core.provenance import QuotaProvenance, Source
+from tidegate.core.provenance import QuotaProvenance
+from tidegate.core.values import Source
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 

@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.backoff import AGAIN, GRACE_BOUNDS, HALF, TRIED, HintTrust
+from tidegate.core.backoff import (
+    FIRST_TRIAL_SHARE,
+    GRACE_BOUNDS_SECONDS,
+    LAST_TRIAL_SHARE,
+    NEW_TRIAL_HINT_RATIO,
+    HintTrust,
+)
 
 GRACE = 0.03
 TRIP = 0.01
@@ -31,12 +37,12 @@ def refuser() -> Refuser:
 
 
 def test_a_long_hint_is_tried_after_its_quarter(refuser: Refuser) -> None:
-    assert refuser.refuse(0.0, 12.0) == TRIED * 12.0
+    assert refuser.refuse(0.0, 12.0) == FIRST_TRIAL_SHARE * 12.0
 
 
 def test_a_short_hint_is_tried_where_its_rounding_does_not_hide_the_countdown(refuser: Refuser) -> None:
     assert refuser.refuse(0.0, 3.0) == pytest.approx(1.0)
-    assert Refuser().refuse(0.0, 1.0) == HALF
+    assert Refuser().refuse(0.0, 1.0) == LAST_TRIAL_SHARE
 
 
 def test_a_key_that_was_hardly_used_obeys() -> None:
@@ -121,7 +127,7 @@ def test_attempts_after_the_end_of_a_hint_prove_nothing_about_it(refuser: Refuse
 
 
 def test_slow_refusals_leave_no_time_for_a_trial(refuser: Refuser) -> None:
-    grace = GRACE_BOUNDS[1]
+    grace = GRACE_BOUNDS_SECONDS[1]
     assert refuser.trust.seconds(60.0, 0.0, 4.0, 20, grace, True) == 60.0
 
 
@@ -136,7 +142,7 @@ def test_a_trial_that_shows_nothing_is_not_repeated_for_a_hint_of_that_length(re
     refuser.refuse(0.0, 1.0)
     assert refuser.refuse(0.5, 1.0) == 1.0
     assert refuser.refuse(20.0, 1.0, admitted=30) == 1.0
-    assert refuser.refuse(40.0, AGAIN + 1.0, admitted=30) == pytest.approx(1.0)
+    assert refuser.refuse(40.0, NEW_TRIAL_HINT_RATIO + 1.0, admitted=30) == pytest.approx(1.0)
 
 
 def test_a_refusal_after_the_end_of_a_hint_begins_anew(refuser: Refuser) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.core.values import bucket
-from tidegate.core.fixed_window import STRIKES, AdmittedBurst, FixedWindowMirror, SubWindow, portion_of
+from tidegate.core.fixed_window import PORTION_REFUSALS, AdmittedBurst, FixedWindowMirror, SubWindow, portion_of
 from tidegate.core.quota import QuotaSet
 from tidegate.core.values import Cost, QuotaReading
 
@@ -46,7 +46,7 @@ def test_what_refuses_on_is_no_portion() -> None:
         "requests",
         600.0,
     )
-    for _ in range(STRIKES):
+    for _ in range(PORTION_REFUSALS):
         portion.refused()
     assert not portion.fails(600.0, 1.0)
     portion.refused()

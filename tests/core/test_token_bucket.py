@@ -42,19 +42,6 @@ def test_an_answer_to_an_older_request_changes_nothing(mirror: TokenBucketMirror
     assert mirror.level(21.0) == 11.0
 
 
-def test_a_refused_request_was_not_charged(mirror: TokenBucketMirror) -> None:
-    debit = mirror.debit(5.0, 0.0, 2, 10.0)
-    mirror.refund(debit, 0.0)
-    assert mirror.level(10.0) == 10.0
-
-
-def test_output_is_reserved_until_it_is_charged(mirror: TokenBucketMirror) -> None:
-    mirror.debit(1.0, 4.0, 2, 10.0)
-    assert mirror.level(10.0) == 5.0
-    mirror.settle(4.0, 2.0, 3, 10.0, 10.0)
-    assert mirror.level(10.0) == 7.0
-
-
 def test_what_others_take_of_the_refill_they_are_taken_to_go_on_taking() -> None:
     mirror = TokenBucketMirror(reading(600.0), 0.0)
     for order in range(1, 101):

@@ -13,7 +13,7 @@ from tests.effort import effort
 from tidegate.admission import hooks
 from tidegate.core.exchange import Ending
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
-from tidegate.launch.counter_file import CounterFile
+from tidegate.launch.process_counters import CounterFile
 from tidegate.launch.totals import Folder
 
 OVERLOADED = Outcome(Kind.OVERLOADED, Cause.OVERLOAD, status=529)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tidegate.core.turns import LOOK_AGAIN, MemberTurns, WaitingMember
+from tidegate.core.turns import LOOK_AGAIN_SECONDS, MemberTurns, WaitingMember
 from tidegate.core.unheard_members import UnseenDemand
 from tidegate.core.values import Cost
 
@@ -71,7 +71,7 @@ def late_turns(heads: int) -> MemberTurns:
 
 def test_each_head_that_goes_first_has_the_time_to_be_heard() -> None:
     turns = late_turns(2)
-    step = turns.unseen.hearing(10.0) + LOOK_AGAIN
+    step = turns.unseen.hearing(10.0) + LOOK_AGAIN_SECONDS
     # The pause ended at 9.9, and nothing but the others keeps the head.
     assert turns.in_turn(10.0, "", 10.0, 9.999, 10.0) == (pytest.approx(9.999 + 2 * step), "quota")
     assert turns.in_turn(10.0, "", 10.0, 9.0, 10.0) == (10.0, "")
@@ -82,7 +82,7 @@ def test_a_gate_without_an_end_holds_a_head_only_while_it_is_closed() -> None:
     turns = late_turns(2)
     assert turns.in_turn(math.inf, "concurrency", math.inf, 0.0, 10.0) == (math.inf, "concurrency")
     ready, _ = turns.in_turn(10.0, "", 10.0, 0.0, 10.0)
-    assert ready <= 10.0 + 2 * (turns.unseen.hearing(10.0) + LOOK_AGAIN)
+    assert ready <= 10.0 + 2 * (turns.unseen.hearing(10.0) + LOOK_AGAIN_SECONDS)
 
 
 def test_a_pause_without_an_end_that_was_lifted_does_not_hold_a_head() -> None:

@@ -17,12 +17,6 @@ def waiter() -> Waiter:
     return made
 
 
-def earliest(line: WaitQueue) -> Waiter | None:
-    """Return the call whose deadline comes first; without executors there is at most one group."""
-    (group,) = line.groups.values() or [None]
-    return group.earliest() if group is not None else None
-
-
 def deadlines(line: WaitQueue) -> int:
     return sum(len(group._deadlines) for group in line.groups.values())
 
@@ -38,10 +32,3 @@ def test_the_line_remembers_nobody_who_left(line: WaitQueue) -> None:
         line.enqueue(passing)
         line.dequeue(passing)
     assert deadlines(line) < 200
-
-
-def test_a_cleared_line_is_empty_for_everybody(line: WaitQueue) -> None:
-    line.enqueue(standing := waiter())
-    line.clear()
-    assert (line.head(), earliest(line), line.count) == (None, None, 0)
-    assert line.dequeue(standing) is False

@@ -4,10 +4,10 @@ from math import inf
 
 import pytest
 
-from tidegate.core.window_inference import NATURAL_WINDOWS, snap, window_interval
+from tidegate.core.window_inference import NATURAL_WINDOWS_SECONDS, snap, window_interval
 
 
-@pytest.mark.parametrize("window", NATURAL_WINDOWS)
+@pytest.mark.parametrize("window", NATURAL_WINDOWS_SECONDS)
 @pytest.mark.parametrize(("limit", "used"), [(60.0, 2.5), (500.0, 0.5), (10_000.0, 9_999.5)])
 def test_the_true_window_is_inside_what_a_reading_allows(window: float, limit: float, used: float) -> None:
     reset = int(used * window / limit * 1000) / 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tidegate.admission.call import GovernedCall
 from tidegate.admission.wait_queue import Price, Waiter, Waker
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading
@@ -46,3 +47,22 @@ class PricedWaiter(Waiter):
 
     def price(self, estimate: CostEstimator) -> Cost:
         return self.asked(estimate)
+
+
+class PlainCall(GovernedCall):
+    """One request."""
+
+    __slots__ = ()
+
+    def price(self, estimate: CostEstimator) -> Cost:
+        return Cost()
+
+
+class StubWaker:
+    """A waker that nobody needs: the test looks by itself."""
+
+    def wake(self) -> bool:
+        return True
+
+    def arm(self, until: float) -> bool:
+        return True

@@ -35,7 +35,7 @@ import yaml
 from typer.main import get_command
 
 from tests.warm import warm_python
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 from tidegate.experiments import RunnerSettings
 from tidegate.experiments.declared import from_file
 from tidegate.settings import Settings

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import tidegate
 from tools.docs_site import links
+from tools.docs_site.api import SUBJECTS
 from tools.docs_site.navigation import navigation
 from tools.docs_site.staging import stage
 
@@ -36,3 +38,18 @@ def test_every_link_of_a_staged_page_leads_to_a_file_of_the_site(pages: Path) ->
         if links.is_local(target) and not (page.parent / target.partition("#")[0]).is_file()
     ]
     assert missing == []
+
+
+def test_every_public_name_has_one_subject_in_the_api() -> None:
+    listed = [name for names in SUBJECTS.values() for name in names]
+    assert sorted(listed) == sorted({*tidegate.__all__, "map", "amap"} - {"__version__"})
+    first = ["wrap", "install", "map", "Settings"]
+    assert [name for name in listed if name in first] == first
+
+
+def test_the_mark_of_the_site_is_the_icon_of_the_live_page(pages: Path) -> None:
+    theme = [
+        line.split()[1] for line in CONFIG.read_text().splitlines() if line.lstrip().startswith(("logo:", "favicon:"))
+    ]
+    assert theme == ["images/mark.svg"] * 2
+    assert (pages / theme[0]).read_text().startswith("<svg")

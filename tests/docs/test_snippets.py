@@ -12,7 +12,10 @@ from tidegate.testing import Limit, Scenario, SimulatorProcess
 ANSWERS = {
     "Answer right or wrong": "right",
     "capital of Chad": "N'Djamena",
+    "capital of Mongolia": "Ulaanbaatar",
     "capital of Peru": "Lima",
+    "capital of Slovenia": "Zagreb",
+    "capital of Tonga": "Nuku'alofa",
 }
 """Answers of the simulated provider to questions that hold these words. To others it answers with an echo."""
 
@@ -26,6 +29,13 @@ def provider() -> SimulatorProcess:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_code_block_of_a_page_holds(page: Path, provider: SimulatorProcess, tmp_path: Path) -> None:
     check(page, tmp_path / "page", provider)
+
+
+def test_the_provider_of_the_tutorial_gives_the_answers_that_its_scores_are_of() -> None:
+    [scenario] = [each for each in snippets(ROOT / "docs/tutorials/experiment.md") if each.title == "provider.json"]
+    answers = Scenario.from_json(scenario.code).answers
+    assert len(answers) == 5
+    assert answers.items() <= ANSWERS.items()
 
 
 def test_every_fence_is_seen_and_has_a_language_that_the_tests_know() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tidegate.launch.gateway_process import is_for_node, redirection, wanted
+from tidegate.launch.gateway_need import is_for_node, wanted
+from tidegate.launch.gateway_process import redirection
 from tidegate.transports import gateway_url
 from tidegate.transports.gateway_url import VARIABLE, GatewayRoot, real_url, resolved, through
 from tidegate.transports.install import named_hosts

@@ -15,20 +15,19 @@ from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
-from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, refusal_counter
-from tidegate.launch.counter_file import CounterFile
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, Source, refusal_counter
 from tidegate.launch.counter_row import (
     CARRIERS,
-    CELLS,
+    CHANGE_DOUBLES,
     FATES,
     GROUPS,
-    RECORDS,
+    KEPT_CHANGES,
     RING_BYTES,
     ChangeRing,
     KeyChange,
     read_changes,
 )
+from tidegate.launch.process_counters import CounterFile
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
 from tidegate.shared_file import VERSION
@@ -50,10 +49,10 @@ def noted(folder: Path, *kinds: str) -> list[KeyChange]:
 def test_the_newest_changes_are_kept_in_order() -> None:
     cells = blank()
     ring = ChangeRing(cells)
-    for number in range(RECORDS + 5):
+    for number in range(KEPT_CHANGES + 5):
         ring.add(float(number), "concurrency", number, number + 1, Cause.RATE, Source.REFUSALS)
     changes = read_changes(cells.tobytes())
-    assert [change.number for change in changes] == list(range(6, RECORDS + 6))
+    assert [change.number for change in changes] == list(range(6, KEPT_CHANGES + 6))
     assert changes[-1] == KeyChange(69, 68.0, "concurrency", 0, 68.0, 69.0, Cause.RATE, Source.REFUSALS)
 
 
@@ -62,7 +61,7 @@ def test_a_change_that_is_being_written_is_passed_over() -> None:
     ring = ChangeRing(cells)
     ring.add(1.0, "limit", 0.0, 60.0)
     ring.add(2.0, "limit", 60.0, 30.0)
-    cells[CELLS] = 1.0  # The first cell of the second record is written after all others.
+    cells[CHANGE_DOUBLES] = 1.0  # The first cell of the second record is written after all others.
     assert [change.after for change in read_changes(cells.tobytes())] == [60.0]
 
 

@@ -20,8 +20,8 @@ from tests.core.values import KEY
 from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
-from tidegate.cli.main import app
-from tidegate.launch import runs
+from tidegate.cli.commands import app
+from tidegate.launch import process_status
 from tidegate.launch.runs import PREFIX
 
 
@@ -50,7 +50,7 @@ def test_program_is_seen_from_its_first_key_on(temporary: Path) -> None:
     assert registry.try_admit(KEY)
     (told,) = seen()
     assert (told["pid"], told["key"], told["in_flight"]) == (os.getpid(), str(KEY), 1)
-    assert Path(runs.typed(sys.orig_argv)[0]).name in str(told["command"])
+    assert Path(process_status.typed(sys.orig_argv)[0]).name in str(told["command"])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_program_is_seen_from_its_first_key_on(temporary: Path) -> None:
     ],
 )
 def test_an_installed_script_is_shown_as_a_user_types_it(arguments: list[str], typed: list[str]) -> None:
-    assert runs.typed(arguments) == typed
+    assert process_status.typed(arguments) == typed
 
 
 def test_registry_without_install_is_seen_while_it_makes_a_call() -> None:
@@ -83,7 +83,7 @@ def test_failure_to_show_it_is_logged_with_the_key_table_free(monkeypatch: pytes
     def fails() -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(runs, "ProcessStatus", fails)
+    monkeypatch.setattr(process_status, "ProcessStatus", fails)
     registry = installed()
     said: list[tuple[str, int]] = []
 

@@ -5,27 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.cli.running import environ
 from tests.core.scene import Scene
-from tests.core.values import KEY, OK, OUTAGE, REFUSED, answer, bucket, fixed, refusal
+from tests.core.values import KEY, OK, OUTAGE, REFUSED, StubWaker, answer, bucket, fixed, refusal
 from tidegate.admission import hooks
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
-from tidegate.cli.status_text import end_line
+from tidegate.cli.end_line import end_line
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading, Usage
 from tidegate.core.wait_text import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.launch import counter_file, counter_row
-from tidegate.launch.counter_file import CounterFile
-from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
+from tidegate.launch.process_counters import CounterFile
+from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal, Totals
 from tidegate.providers import ModelPrice
 from tidegate.settings import Settings
 
@@ -201,7 +200,7 @@ def test_an_onlooker_takes_nothing_away(tmp_path: Path) -> None:
 
 def test_a_full_sheet_is_followed_by_another(tmp_path: Path) -> None:
     sheets = CounterFile(str(tmp_path))
-    kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * counter_file.ROWS + 1)]
+    kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * counter_file.FILE_KEYS + 1)]
     for slots in kept:
         call(slots)
     assert len(list(tmp_path.iterdir())) == 3
@@ -418,7 +417,7 @@ def test_the_row_names_the_instants_of_the_queue(tmp_path: Path) -> None:
             assert head.seconds == pytest.approx(truth.seconds, abs=1.0)
     assert compared > 50
     assert "no call of this key was ever answered" in head.cause
-    assert "no call of this key was ever answered" in end_line(replace(Folder(tmp_path).totals(), pythons=True))
+    assert "no call of this key was ever answered" in end_line(Totals(Folder(tmp_path).totals().keys, True))
 
 
 @pytest.mark.constants(START_CONCURRENCY=20)
@@ -435,16 +434,6 @@ def test_the_row_says_why_the_provider_is_down(tmp_path: Path) -> None:
     assert (head.gate, head.cause) == ("breaker", "ConnectError: [Errno 111] Connection refused")
     assert total.eta(total.outlook(scene.clock())) == Eta(None, "breaker")
     assert waiting.state == "waiting"
-
-
-class StubWaker:
-    """A waker that nobody hears."""
-
-    def wake(self) -> bool:
-        return True
-
-    def arm(self, until: float) -> bool:
-        return True
 
 
 def test_what_bound_the_key_is_in_its_row(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.cli.running import PYTHON, run
 from tests.launch.plugin import install_plugin
 from tidegate.admission.hooks import REFUSED, SOCKET
-from tidegate.launch.counter_file import CounterFile
+from tidegate.launch.process_counters import CounterFile
 from tidegate.launch.runs import Ungoverned, read_ungoverned
 from tidegate.launch.totals import Folder
 

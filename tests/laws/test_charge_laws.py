@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.core.values import bucket, fixed
 from tidegate.core.quota import QuotaSet
-from tidegate.core.quota_charges import LONGEST_TAB, Charge
+from tidegate.core.quota_charges import MAX_TAB_CHARGES, Charge
 from tidegate.core.values import Cost, QuotaReading
 
 READINGS: tuple[QuotaReading, ...] = (
@@ -72,7 +72,7 @@ def test_charges_booked_late_leave_every_mirror_as_charges_booked_at_once(histor
 
 def test_a_tab_is_booked_before_it_grows_long() -> None:
     client = Client(books=False)
-    for _ in range(LONGEST_TAB - 1):
+    for _ in range(MAX_TAB_CHARGES - 1):
         client.step("send", 0)
     assert client.sent[0][3] == []
     client.step("send", 0)

@@ -14,10 +14,10 @@ from tests.effort import effort, some
 from tests.laws.strategies import Caller, buckets, slots, world, worlds
 from tests.laws.world import KEY, World
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.concurrency_limit import RAMP
+from tidegate.core.concurrency_limit import RAMP_DOUBLING_SECONDS
 from tidegate.core.exchange import Ending
 from tidegate.core.pacer import Pacer
-from tidegate.core.pacer_phases import SLOWEST
+from tidegate.core.pacer_phases import LEAST_CALLS_PER_SECOND
 from tidegate.core.rate_meter import Burst, PacingBucket
 from tidegate.core.values import INFINITY, Cause
 from tidegate.settings import Settings
@@ -52,7 +52,7 @@ def test_the_limit_and_the_pace_stay_in_their_bounds(limit: Limit, made: list[Ca
         assert 1 <= admission.concurrency.limit <= 50
         assert admission.in_flight <= 50
         if admission.pacer.active:
-            assert SLOWEST <= admission.pacer.rate < 1e6
+            assert LEAST_CALLS_PER_SECOND <= admission.pacer.rate < 1e6
 
     played.watch = lambda played: watch(played) if KEY in played.registry._queues else None
     played.run()
@@ -118,7 +118,7 @@ def test_one_more_than_the_ceiling_is_tried_by_one_attempt_at_a_time(
 
     played.watch = watch
     played.run()
-    assert all(later - earlier >= RAMP - 1e-9 for earlier, later in pairwise(tried))
+    assert all(later - earlier >= RAMP_DOUBLING_SECONDS - 1e-9 for earlier, later in pairwise(tried))
 
 
 @pytest.mark.parametrize("network", some([0.001, 0.05], [0.005]))
@@ -136,7 +136,7 @@ def test_a_server_with_so_many_slots_is_filled_and_seldom_overrun(held: int, net
     assert median(more) <= 12 + 600.0 * network
 
 
-rates = st.floats(SLOWEST, 1000.0)
+rates = st.floats(LEAST_CALLS_PER_SECOND, 1000.0)
 waits = st.floats(0.0, 60.0)
 bucket_steps = st.lists(
     st.one_of(
@@ -152,7 +152,7 @@ bucket_steps = st.lists(
 
 
 @given(rates, bucket_steps)
-@example(200.0, [("alone", 1.0), ("pace", SLOWEST)])
+@example(200.0, [("alone", 1.0), ("pace", LEAST_CALLS_PER_SECOND)])
 def test_no_call_waits_longer_than_the_pace_and_the_waits_that_were_asked_for(
     rate: float, steps: list[tuple[str, float]]
 ) -> None:
@@ -189,7 +189,7 @@ def test_no_call_waits_for_more_than_a_minute_and_one_call_at_the_pace(seed: int
     pacer.begin(Burst(draw.randint(1, 60), 0.2), 0.0, now, Cause.RATE, 0.03)
     for cost in costs:
         opens = pacer.spacing.opens_at(now)
-        assert opens - now <= 1.0 / SLOWEST + 1.0 / pacer.rate + 1e-6
+        assert opens - now <= 1.0 / LEAST_CALLS_PER_SECOND + 1.0 / pacer.rate + 1e-6
         mark = pacer.mark
         pacer.sent(opens)
         level, at, now = min(size, level + rate * (opens - at)), opens, opens

@@ -18,7 +18,7 @@ from tests.laws.test_quota_laws import gone_unknown, refused_knowingly
 from tests.laws.world import KEY
 from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.core.exchange import Ending
-from tidegate.core.turns import ROUNDS
+from tidegate.core.turns import PASSED_ROUNDS
 from tidegate.core.values import Cost
 from tidegate.shared_log.carrier import Entry
 from tidegate.testing import Limit, Scenario
@@ -284,7 +284,7 @@ def test_a_member_that_joins_gets_the_state_with_the_next_step_of_another() -> N
     # The first member has had the whole quota: the other catches up, but leaves it a part.
     assert turns.count(1) > turns.count(0)
     assert turns.count(0) >= 1
-    assert max(len(list(run)) for _, run in itertools.groupby(turns)) <= 2 * ROUNDS + 1
+    assert max(len(list(run)) for _, run in itertools.groupby(turns)) <= 2 * PASSED_ROUNDS + 1
 
 
 @pytest.mark.parametrize("lag", [0.0, 0.003])
@@ -378,7 +378,7 @@ def test_a_member_that_took_all_slots_lets_the_others_catch_up_and_keeps_a_part(
     assert len(first) < len(sent) / count
     pauses = [after - before for before, after in itertools.pairwise([60.0, *first, 90.0])]
     # Eight calls end in a second.
-    assert max(pauses) <= 2 * ROUNDS * count / 8.0 + 1.0
+    assert max(pauses) <= 2 * PASSED_ROUNDS * count / 8.0 + 1.0
 
 
 def test_members_that_return_to_the_log_count_their_service_alike() -> None:
@@ -391,7 +391,7 @@ def test_members_that_return_to_the_log_count_their_service_alike() -> None:
     # Their totals may differ by a call that was admitted while the log was away.
     served = [[service.calls(member, 13.0) for member in range(3)] for service in services]
     apart = max(served[0]) - min(served[0])
-    assert apart < 2 * ROUNDS, "a member whose service alone was kept would wait for the others"
+    assert apart < 2 * PASSED_ROUNDS, "a member whose service alone was kept would wait for the others"
     assert all(each == served[0] for each in served)
 
 

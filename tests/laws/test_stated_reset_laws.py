@@ -151,10 +151,11 @@ def test_the_rounding_of_ended_reserves_holds_no_call_back() -> None:
 
 
 LONGEST_TRANSIT = 6.0
-"""Seconds after which no charge of before can be unseen by the provider (`quota_base.UNDERWAY` and a margin)."""
+"""Seconds after which no charge of before can be unseen by the provider (`quota_base.MAX_UNDERWAY_SECONDS` and a
+margin)."""
 
 BELIEVED_SECONDS = 1.0
 """Shortest reset that is believed of any bucket; a shorter one only where more than half of the limit was left."""
 
 GUARD = 0.05
-"""Seconds that a fixed window's copy stays behind a boundary (`fixed_window.BOUNDARY_GUARD`), and rounding."""
+"""Seconds that a fixed window's copy stays behind a boundary (`fixed_window.BOUNDARY_GUARD_SECONDS`), and rounding."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import KEY as HERE
-from tests.core.values import OK, PricedWaiter, answer, bucket, fixed, refusal
+from tests.core.values import OK, PricedWaiter, StubWaker, answer, bucket, fixed, refusal
 from tests.laws.strategies import Caller, buckets, callers, slots, world, worlds
 from tests.laws.world import KEY, World
 from tidegate.admission.key_queue import KeyQueue
@@ -26,14 +26,6 @@ teachings = st.one_of(
     st.builds(lambda left, hint: refusal(hint, bucket(50.0, left)), units, st.integers(1, 30).map(float)),
     st.just(OK),
 )
-
-
-class StubWaker:
-    def wake(self) -> bool:
-        return True
-
-    def arm(self, until: float) -> bool:
-        return True
 
 
 @given(st.lists(teachings, min_size=1, max_size=6), st.integers(1, 60).map(float), st.integers(0, 40).map(float))

@@ -116,14 +116,6 @@ def test_a_call_that_was_given_up_on_is_one_request_and_googles_own_error(way: s
     assert [" given up: it waited " in each for each in error.__notes__] == [True]
 
 
-def test_without_tidegate_the_same_call_is_five_requests(way: str) -> None:
-    with Simulator(ONCE) as provider:
-        spend(provider)
-        error = one(asking(way, make(provider, retry_options=EAGER)))
-        assert refusals(provider) == 5
-    assert type(error) is errors.ClientError
-
-
 def test_a_call_that_was_never_sent_is_googles_own_error_too(way: str) -> None:
     registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     with Simulator() as provider:
@@ -206,14 +198,6 @@ def test_an_interaction_is_governed_and_given_up_on_with_one_request(
         error = one(interacting(way, client))
         assert (registry.snapshot().attempts, refusals(provider)) == (1, 1)
     assert "You exceeded your current quota" in str(error)
-
-
-@pytest.mark.parametrize("way", ["sync", "per loop"])
-def test_without_tidegate_the_same_interaction_is_five_requests(way: str) -> None:
-    with Simulator(ONCE) as provider:
-        spend(provider)
-        assert isinstance(one(interacting(way, make(provider, retry_options=EAGER))), Exception)
-        assert refusals(provider) == 5
 
 
 @pytest.mark.parametrize("way", ["sync", "per loop"])

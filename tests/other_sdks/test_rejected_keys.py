@@ -129,7 +129,7 @@ def plain(response: Any, what: str) -> Any:
 
 def sdk(kind: str) -> Callable[..., Any]:
     def ask(url: str, registry: RateLimitRegistry) -> Callable[[], Any]:
-        client = registry.wrap(make(kind, url.removesuffix("/v1")))
+        client = registry.wrap(make(kind, url.removesuffix("/v1"), max_retries=0))
         return lambda: request(kind, client)
 
     return ask

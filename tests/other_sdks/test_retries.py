@@ -14,7 +14,6 @@ from mistralai.client.utils import BackoffStrategy, RetryConfig, retries
 import tidegate
 from tests.other_sdks.giving import ONCE, RepeatedQuestion, giving_up, hurried, one, refusals, spend, tallied
 from tests.other_sdks.kinds import ANSWER, KINDS, MESSAGES
-from tests.relief import relieved_after
 from tests.transports.answering import Server
 from tidegate.testing import Fault, Scenario, Simulator
 
@@ -49,15 +48,6 @@ def test_a_retry_config_of_mistrals_ends_where_we_gave_up(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mistral", "async mistral"])
-def test_without_tidegate_it_goes_on(name: str) -> None:
-    with Simulator(ONCE) as provider:
-        spend(provider)
-        with relieved_after(2, provider):
-            assert one(repeating(name, provider.url, PATIENT)[1]) == ANSWER
-        assert refusals(provider) > 1
-
-
-@pytest.mark.parametrize("name", ["mistral", "async mistral"])
 def test_a_transient_failure_is_still_repeated_as_the_retry_config_says(name: str) -> None:
     registry = hurried()
     with Simulator(Scenario(faults=(Fault(kind="status", nth=(1, 2), status=500),))) as provider:
@@ -65,14 +55,6 @@ def test_a_transient_failure_is_still_repeated_as_the_retry_config_says(name: st
         registry.wrap(client)
         assert one(asking) == ANSWER
         assert tallied(registry, provider) == (3, 3)
-
-
-def test_without_tidegate_cohere_repeats_a_refusal_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "MAX_RETRY_DELAY_SECONDS", 0.001)
-    with Simulator(ONCE) as provider:
-        spend(provider)
-        assert isinstance(one(KINDS["cohere"].asking(KINDS["cohere"].make(provider.url))), cohere.TooManyRequestsError)
-        assert refusals(provider) == 3
 
 
 def test_a_stream_of_coheres_that_was_given_up_on_is_one_request() -> None:

@@ -83,76 +83,67 @@ async def test_rows_come_in_their_order_whatever_ends_first() -> None:
 @pytest.mark.parametrize("pool_size", [1, 2, 5])
 @pytest.mark.parametrize("count", [0, 1, 3])
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_pool_may_be_larger_than_its_source(pool_size: int, count: int, is_stream: bool) -> None:
-    @in_virtual_time
-    async def run() -> None:
-        source = Counting(count)
-        rows = source.stream() if is_stream else source()
+@in_virtual_time
+async def test_a_pool_may_be_larger_than_its_source(pool_size: int, count: int, is_stream: bool) -> None:
+    source = Counting(count)
+    rows = source.stream() if is_stream else source()
 
-        async def fn(row: int) -> None:
-            await asyncio.sleep(0.1)
+    async def fn(row: int) -> None:
+        await asyncio.sleep(0.1)
 
-        given = [row async for row in tidegate.amap(fn, rows, pool_size=pool_size, registry=registry_of())]
-        assert given == [None] * count
-        assert source.closed
-        assert not others()
-
-    run()
+    given = [row async for row in tidegate.amap(fn, rows, pool_size=pool_size, registry=registry_of())]
+    assert given == [None] * count
+    assert source.closed
+    assert not others()
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_row_that_blocks_the_window_stops_the_source_and_never_the_memory(is_stream: bool) -> None:
-    @in_virtual_time
-    async def run() -> None:
-        source, held, started = Counting(), asyncio.Event(), []
+@in_virtual_time
+async def test_a_row_that_blocks_the_window_stops_the_source_and_never_the_memory(is_stream: bool) -> None:
+    source, held, started = Counting(), asyncio.Event(), []
 
-        async def fn(row: int) -> int:
-            started.append(row)
-            if row == 0:
-                await held.wait()
-            await asyncio.sleep(0)
-            return row
-
-        rows = source.stream() if is_stream else source()
-        results = tidegate.amap(fn, rows, pool_size=3, window=7, registry=registry_of())
-        assert source.given == 0
-        first = asyncio.ensure_future(anext(results))
-        await asyncio.sleep(10)
-        assert started == list(range(7))
-        assert source.given <= 8
-        held.set()
-        assert [await first, await anext(results)] == [0, 1]
-        await asyncio.sleep(10)
-        assert source.given <= 10
-        await results.aclose()
-        assert source.closed
-        assert not others()
-
-    run()
-
-
-@pytest.mark.parametrize("is_stream", [False, True])
-def test_source_is_read_one_row_ahead_of_the_slots_and_not_to_the_window(is_stream: bool) -> None:
-    @in_virtual_time
-    async def run() -> None:
-        source, held, started = Counting(), asyncio.Event(), []
-
-        async def fn(row: int) -> int:
-            started.append(row)
+    async def fn(row: int) -> int:
+        started.append(row)
+        if row == 0:
             await held.wait()
-            return row
+        await asyncio.sleep(0)
+        return row
 
-        rows = source.stream() if is_stream else source()
-        results = tidegate.amap(fn, rows, pool_size=3, window=100, registry=registry_of())
-        first = asyncio.ensure_future(anext(results))
-        await asyncio.sleep(10)
-        assert started == [0, 1, 2]
-        assert source.given == 4
-        held.set()
-        assert await first == 0
-        await results.aclose()
+    rows = source.stream() if is_stream else source()
+    results = tidegate.amap(fn, rows, pool_size=3, window=7, registry=registry_of())
+    assert source.given == 0
+    first = asyncio.ensure_future(anext(results))
+    await asyncio.sleep(10)
+    assert started == list(range(7))
+    assert source.given <= 8
+    held.set()
+    assert [await first, await anext(results)] == [0, 1]
+    await asyncio.sleep(10)
+    assert source.given <= 10
+    await results.aclose()
+    assert source.closed
+    assert not others()
 
-    run()
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@in_virtual_time
+async def test_source_is_read_one_row_ahead_of_the_slots_and_not_to_the_window(is_stream: bool) -> None:
+    source, held, started = Counting(), asyncio.Event(), []
+
+    async def fn(row: int) -> int:
+        started.append(row)
+        await held.wait()
+        return row
+
+    rows = source.stream() if is_stream else source()
+    results = tidegate.amap(fn, rows, pool_size=3, window=100, registry=registry_of())
+    first = asyncio.ensure_future(anext(results))
+    await asyncio.sleep(10)
+    assert started == [0, 1, 2]
+    assert source.given == 4
+    held.set()
+    assert await first == 0
+    await results.aclose()
 
 
 @in_virtual_time
@@ -217,52 +208,38 @@ async def test_rows_of_a_throttled_key_hold_up_no_row_of_another_key() -> None:
     assert min(end.completed_at for end in ends[:10]) >= opens_at
 
 
-@pytest.mark.parametrize("at_once", [10, 50])
-def test_a_bigger_pool_is_never_slower(at_once: int) -> None:
-    @in_virtual_time
-    async def run() -> None:
-        provider = VirtualProvider(per_minute(1200, 0.3, initial=0))
-        began = now()
-        rows = tidegate.amap(provider.ask, range(400), pool_size=at_once, registry=provider.registry)
-        assert [row async for row in rows] == list(range(400))
-        assert now() - began <= 1.05 * 20.3
-
-    run()
-
-
 class TestFailures:
     """What a row's function raises."""
 
     @pytest.mark.parametrize("raised", [ValueError("own"), StopIteration(1), StopAsyncIteration(), GeneratorExit()])
     @pytest.mark.parametrize("ordered", [True, False])
-    def test_an_error_is_raised_in_its_place_and_ends_the_pool(self, raised: BaseException, ordered: bool) -> None:
-        @in_virtual_time
-        async def run() -> None:
-            cancelled = []
+    @in_virtual_time
+    async def test_an_error_is_raised_in_its_place_and_ends_the_pool(
+        self, raised: BaseException, ordered: bool
+    ) -> None:
+        cancelled = []
 
-            async def fn(row: int) -> int:
-                if row == 3:
-                    raise raised
-                try:
-                    await asyncio.sleep(0.1 if row < 3 else 100)
-                except asyncio.CancelledError:
-                    cancelled.append(row)
-                    raise
-                return row
+        async def fn(row: int) -> int:
+            if row == 3:
+                raise raised
+            try:
+                await asyncio.sleep(0.1 if row < 3 else 100)
+            except asyncio.CancelledError:
+                cancelled.append(row)
+                raise
+            return row
 
-            source, given = Counting(), []
-            results = tidegate.amap(fn, source(), pool_size=8, ordered=ordered, registry=registry_of())
-            with pytest.raises((ValueError, RuntimeError)) as caught:
-                await collect(results, given)
-            assert given == ([0, 1, 2] if ordered else [0])
-            assert raised in (caught.value, caught.value.__cause__)
-            assert [row async for row in results] == []
-            await settled()
-            assert 4 in cancelled
-            assert source.closed
-            assert not others()
-
-        run()
+        source, given = Counting(), []
+        results = tidegate.amap(fn, source(), pool_size=8, ordered=ordered, registry=registry_of())
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            await collect(results, given)
+        assert given == ([0, 1, 2] if ordered else [0])
+        assert raised in (caught.value, caught.value.__cause__)
+        assert [row async for row in results] == []
+        await settled()
+        assert 4 in cancelled
+        assert source.closed
+        assert not others()
 
     @in_virtual_time
     async def test_an_error_can_be_a_value(self) -> None:
@@ -278,24 +255,21 @@ class TestFailures:
         assert [row async for row in results] == [0, failed(1, error), 2, failed(3, error)]
 
     @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-    def test_an_interrupt_ends_the_pool_at_once(self, interrupt: type[BaseException]) -> None:
-        @in_virtual_time
-        async def run() -> None:
-            async def fn(row: int) -> int:
-                if row == 3:
-                    raise interrupt
-                await asyncio.sleep(1000)
-                return row
+    @in_virtual_time
+    async def test_an_interrupt_ends_the_pool_at_once(self, interrupt: type[BaseException]) -> None:
+        async def fn(row: int) -> int:
+            if row == 3:
+                raise interrupt
+            await asyncio.sleep(1000)
+            return row
 
-            began = now()
-            results = tidegate.amap(fn, range(10), errors="return", registry=registry_of())
-            with pytest.raises(interrupt):
-                await anext(results)
-            assert now() - began < 1
-            await settled()
-            assert not others()
-
-        run()
+        began = now()
+        results = tidegate.amap(fn, range(10), errors="return", registry=registry_of())
+        with pytest.raises(interrupt):
+            await anext(results)
+        assert now() - began < 1
+        await settled()
+        assert not others()
 
     @in_virtual_time
     async def test_a_failure_that_may_pass_is_tried_as_often_as_asked(self) -> None:
@@ -317,29 +291,26 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("package", "attempts", "expected"), [("an_sdk", None, 2), ("an_sdk", 2, 4), ("httpx", None, 4)]
     )
-    def test_what_an_sdk_has_repeated_is_repeated_only_where_attempts_are_given(
+    @in_virtual_time
+    async def test_what_an_sdk_has_repeated_is_repeated_only_where_attempts_are_given(
         self, package: str, attempts: int | None, expected: int
     ) -> None:
         own_error = type("OwnError", (Exception,), {"status_code": 500, "__module__": package})
 
-        @in_virtual_time
-        async def run() -> None:
-            registry, asked = registry_of(), 0
+        registry, asked = registry_of(), 0
 
-            async def attempt() -> None:
-                nonlocal asked
-                asked += 1
-                raise own_error
+        async def attempt() -> None:
+            nonlocal asked
+            asked += 1
+            raise own_error
 
-            async def fn(row: int) -> None:
-                await registry.aexecute("service", attempt)
+        async def fn(row: int) -> None:
+            await registry.aexecute("service", attempt)
 
-            results = tidegate.amap(fn, [1], attempts=attempts, registry=registry)
-            with pytest.raises(own_error):
-                await anext(results)
-            assert asked == expected
-
-        run()
+        results = tidegate.amap(fn, [1], attempts=attempts, registry=registry)
+        with pytest.raises(own_error):
+            await anext(results)
+        assert asked == expected
 
     @in_virtual_time
     async def test_a_call_that_takes_too_long_is_cancelled_and_repeated(self) -> None:
@@ -427,27 +398,24 @@ class TestCapacity:
         assert (snapshot.in_flight, snapshot.waiting) == (0, 0)
 
     @pytest.mark.parametrize("key", [None, "service"])
-    def test_the_time_until_a_stated_reset_does_not_count(self, key: str | None) -> None:
-        @in_virtual_time
-        async def run() -> None:
-            registry, began = registry_of(), now()
-            opens_at = began + 200.0
+    @in_virtual_time
+    async def test_the_time_until_a_stated_reset_does_not_count(self, key: str | None) -> None:
+        registry, began = registry_of(), now()
+        opens_at = began + 200.0
 
-            async def attempt() -> None:
-                # The provider names one reset, and at that time another one.
-                stated = began + 100.0 if now() < began + 100.0 else opens_at
-                if now() < stated:
-                    raise Answered429({"retry-after": str(stated - now())})
+        async def attempt() -> None:
+            # The provider names one reset, and at that time another one.
+            stated = began + 100.0 if now() < began + 100.0 else opens_at
+            if now() < stated:
+                raise Answered429({"retry-after": str(stated - now())})
 
-            async def fn(row: int) -> int:
-                await registry.aexecute("service", attempt)
-                return row
+        async def fn(row: int) -> int:
+            await registry.aexecute("service", attempt)
+            return row
 
-            results = tidegate.amap(fn, range(9), max_wait=5.0, key=key, registry=registry)
-            assert [row async for row in results] == list(range(9))
-            assert now() >= opens_at
-
-        run()
+        results = tidegate.amap(fn, range(9), max_wait=5.0, key=key, registry=registry)
+        assert [row async for row in results] == list(range(9))
+        assert now() >= opens_at
 
     @in_virtual_time
     async def test_the_first_refusal_without_a_key_pauses_the_pool_for_its_time(self) -> None:
@@ -503,73 +471,67 @@ class TestEnds:
 
     @pytest.mark.parametrize("way", ["break", "aclose", "with", "cancel"])
     @pytest.mark.parametrize("is_stream", [False, True])
-    def test_nothing_is_left_of_a_pool_that_is_given_up(self, way: str, is_stream: bool) -> None:
-        @in_virtual_time
-        async def run() -> None:
-            provider = VirtualProvider(per_minute(60, 0.5, initial=5))
-            source = Counting()
+    @in_virtual_time
+    async def test_nothing_is_left_of_a_pool_that_is_given_up(self, way: str, is_stream: bool) -> None:
+        provider = VirtualProvider(per_minute(60, 0.5, initial=5))
+        source = Counting()
 
-            async def consume() -> None:
-                rows = source.stream() if is_stream else source()
-                results = tidegate.amap(provider.ask, rows, pool_size=8, registry=provider.registry)
-                if way == "with":
-                    async with results:
-                        assert await anext(results) == 0
-                    return
-                count = 0
-                async for _ in results:
-                    count += 1
-                    if count == 3 and way != "cancel":
-                        break
-                if way == "aclose":
-                    await results.aclose()
+        async def consume() -> None:
+            rows = source.stream() if is_stream else source()
+            results = tidegate.amap(provider.ask, rows, pool_size=8, registry=provider.registry)
+            if way == "with":
+                async with results:
+                    assert await anext(results) == 0
+                return
+            count = 0
+            async for _ in results:
+                count += 1
+                if count == 3 and way != "cancel":
+                    break
+            if way == "aclose":
+                await results.aclose()
 
-            task = asyncio.ensure_future(consume())
-            if way == "cancel":
-                await asyncio.sleep(20)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-            else:
+        task = asyncio.ensure_future(consume())
+        if way == "cancel":
+            await asyncio.sleep(20)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
                 await task
-            del task
-            gc.collect()
-            await settled()
-            asked = provider.asked
-            assert not others()
-            assert source.closed
-            snapshot = provider.registry.snapshot()
-            assert (snapshot.in_flight, snapshot.waiting) == (0, 0)
-            await asyncio.sleep(100)
-            assert provider.asked == asked
-
-        run()
+        else:
+            await task
+        del task
+        gc.collect()
+        await settled()
+        asked = provider.asked
+        assert not others()
+        assert source.closed
+        snapshot = provider.registry.snapshot()
+        assert (snapshot.in_flight, snapshot.waiting) == (0, 0)
+        await asyncio.sleep(100)
+        assert provider.asked == asked
 
     @pytest.mark.parametrize("errors", ["raise", "return"])
-    def test_a_deadline_ends_the_open_rows_even_if_the_source_blocks(self, errors: Any) -> None:
+    @in_virtual_time
+    async def test_a_deadline_ends_the_open_rows_even_if_the_source_blocks(self, errors: Any) -> None:
         async def stream() -> AsyncIterator[int]:
             yield 0
             yield 1
             await asyncio.Event().wait()
 
-        @in_virtual_time
-        async def run() -> None:
-            async def fn(row: int) -> int:
-                await asyncio.sleep(1 if row == 0 else 1000)
-                return row
+        async def fn(row: int) -> int:
+            await asyncio.sleep(1 if row == 0 else 1000)
+            return row
 
-            began, given = now(), []
-            results = tidegate.amap(fn, stream(), pool_size=2, deadline=5.0, errors=errors, registry=registry_of())
-            with pytest.raises(tidegate.DeadlineExceeded):
-                await collect(results, given)
-            assert given[0] == 0
-            assert all(isinstance(each.error, tidegate.DeadlineExceeded) for each in given[1:])
-            assert (len(given) == 1) is (errors == "raise")
-            assert now() - began == pytest.approx(5.0, abs=0.01)
-            await settled()
-            assert not others()
-
-        run()
+        began, given = now(), []
+        results = tidegate.amap(fn, stream(), pool_size=2, deadline=5.0, errors=errors, registry=registry_of())
+        with pytest.raises(tidegate.DeadlineExceeded):
+            await collect(results, given)
+        assert given[0] == 0
+        assert all(isinstance(each.error, tidegate.DeadlineExceeded) for each in given[1:])
+        assert (len(given) == 1) is (errors == "raise")
+        assert now() - began == pytest.approx(5.0, abs=0.01)
+        await settled()
+        assert not others()
 
     @in_virtual_time
     async def test_a_reset_beyond_the_deadline_ends_a_row_at_once(self) -> None:

@@ -38,21 +38,18 @@ async def stream(count: int) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("count", [0, 3, 5000])
 @pytest.mark.parametrize("streams", [False, True])
-def test_functions_that_never_suspend_end_in_their_order(streams: bool, count: int) -> None:
-    @eagerly
-    async def run() -> None:
-        async def fn(row: int) -> int:
-            return row
+@eagerly
+async def test_functions_that_never_suspend_end_in_their_order(streams: bool, count: int) -> None:
+    async def fn(row: int) -> int:
+        return row
 
-        # A short stream ends before its task is known.
-        source: Any = stream(count) if streams else range(count)
-        results = tidegate.amap(fn, source, pool_size=8, registry=registry_of())
-        assert [row async for row in results] == [*range(count)]
-        stats = results.stats
-        assert (stats.submitted, stats.answered, stats.throttled_for) == (count, count, 0.0)
-        assert stats.max_pending <= 32
-
-    run()
+    # A short stream ends before its task is known.
+    source: Any = stream(count) if streams else range(count)
+    results = tidegate.amap(fn, source, pool_size=8, registry=registry_of())
+    assert [row async for row in results] == [*range(count)]
+    stats = results.stats
+    assert (stats.submitted, stats.answered, stats.throttled_for) == (count, count, 0.0)
+    assert stats.max_pending <= 32
 
 
 @eagerly
@@ -110,21 +107,18 @@ async def test_refusals_without_a_key_are_waited_out() -> None:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_an_error_ends_the_pool_and_nothing_is_left(ordered: bool) -> None:
-    @eagerly
-    async def run() -> None:
-        async def fn(row: int) -> int:
-            if row == 3:
-                raise ValueError("own")
-            await asyncio.sleep(0.01 if row < 3 else 1000.0)
-            return row
+@eagerly
+async def test_an_error_ends_the_pool_and_nothing_is_left(ordered: bool) -> None:
+    async def fn(row: int) -> int:
+        if row == 3:
+            raise ValueError("own")
+        await asyncio.sleep(0.01 if row < 3 else 1000.0)
+        return row
 
-        async with tidegate.amap(fn, stream(100), pool_size=8, ordered=ordered, registry=registry_of()) as results:
-            with pytest.raises(ValueError, match="own"):
-                async for _ in results:
-                    pass
-
-    run()
+    async with tidegate.amap(fn, stream(100), pool_size=8, ordered=ordered, registry=registry_of()) as results:
+        with pytest.raises(ValueError, match="own"):
+            async for _ in results:
+                pass
 
 
 @eagerly

@@ -15,19 +15,14 @@ ROWS = 900
 @pytest.mark.parametrize("pool_size", some([200], [10]))
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize(("initial", "ideal"), [(0, ROWS / 10), (None, (ROWS - 600) / 10)])
-def test_pool_of_any_size_takes_what_the_quota_takes(
+@in_virtual_time
+async def test_pool_of_any_size_takes_what_the_quota_takes(
     pool_size: int, ordered: bool, initial: float | None, ideal: float
 ) -> None:
-    @in_virtual_time
-    async def run() -> None:
-        changes = {} if initial is None else {"initial": initial}
-        provider = VirtualProvider(per_minute(600, 0.2, **changes))
-        began = provider.clock()
-        results = tidegate.amap(
-            provider.ask, range(ROWS), pool_size=pool_size, ordered=ordered, registry=provider.registry
-        )
-        given = [value async for value in results]
-        assert given == list(range(ROWS)) or (not ordered and sorted(given) == list(range(ROWS)))
-        assert (provider.clock() - began) / (ideal + 0.2) <= 1.03
-
-    run()
+    changes = {} if initial is None else {"initial": initial}
+    provider = VirtualProvider(per_minute(600, 0.2, **changes))
+    began = provider.clock()
+    results = tidegate.amap(provider.ask, range(ROWS), pool_size=pool_size, ordered=ordered, registry=provider.registry)
+    given = [value async for value in results]
+    assert given == list(range(ROWS)) or (not ordered and sorted(given) == list(range(ROWS)))
+    assert (provider.clock() - began) / (ideal + 0.2) <= 1.03

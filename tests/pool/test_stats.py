@@ -73,28 +73,25 @@ async def test_rows_that_an_early_end_drops_are_unended() -> None:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_row_that_blocks_the_order_is_seen_in_the_buffer(ordered: bool) -> None:
-    @in_virtual_time
-    async def run() -> None:
-        async def fn(row: int) -> None:
-            await asyncio.sleep(10.0 if row == 0 else 1.0)
+@in_virtual_time
+async def test_a_row_that_blocks_the_order_is_seen_in_the_buffer(ordered: bool) -> None:
+    async def fn(row: int) -> None:
+        await asyncio.sleep(10.0 if row == 0 else 1.0)
 
-        results = tidegate.amap(fn, range(8), pool_size=4, window=6, ordered=ordered, registry=registry_of())
-        async for _ in results:
-            pass
-        stats = results.stats
-        assert stats.answered == 8
-        if ordered:
-            # Five rows wait for the first, for 9, 9, 9, 8 and 8 seconds.
-            assert (stats.max_pending, stats.max_buffered) == (6, 6)
-            assert stats.buffer_wait_mean == pytest.approx(43.0 / 8, abs=0.2)
-        else:
-            assert stats.max_pending <= 6
-            assert stats.max_buffered < 5
-            assert stats.buffer_wait_mean == 0.0
-        assert (stats.throttle_seconds, stats.throttled_for, stats.peak_pause) == (0.0, 0.0, 0.0)
-
-    run()
+    results = tidegate.amap(fn, range(8), pool_size=4, window=6, ordered=ordered, registry=registry_of())
+    async for _ in results:
+        pass
+    stats = results.stats
+    assert stats.answered == 8
+    if ordered:
+        # Five rows wait for the first, for 9, 9, 9, 8 and 8 seconds.
+        assert (stats.max_pending, stats.max_buffered) == (6, 6)
+        assert stats.buffer_wait_mean == pytest.approx(43.0 / 8, abs=0.2)
+    else:
+        assert stats.max_pending <= 6
+        assert stats.max_buffered < 5
+        assert stats.buffer_wait_mean == 0.0
+    assert (stats.throttle_seconds, stats.throttled_for, stats.peak_pause) == (0.0, 0.0, 0.0)
 
 
 @in_virtual_time
@@ -183,19 +180,16 @@ async def test_the_end_keeps_the_state_of_the_keys() -> None:
     assert told["unended"] == 0
 
 
-def test_learned_pace_is_told_as_the_interval_of_calls() -> None:
-    @in_virtual_time
-    async def run() -> None:
-        # Twelve requests fit in a window of six seconds, and no header says so.
-        provider = VirtualProvider(per_minute(12, 0.05, window=6.0, announced=False))
-        results = tidegate.amap(provider.ask, range(200), pool_size=20, registry=provider.registry)
-        async for _ in results:
-            pass
-        seen = results.stats.keys[provider.key]
-        assert seen.pace > 0.0
-        assert results.stats.dispatch_interval_at_end == pytest.approx(1.0 / seen.pace)
-
-    run()
+@in_virtual_time
+async def test_learned_pace_is_told_as_the_interval_of_calls() -> None:
+    # Twelve requests fit in a window of six seconds, and no header says so.
+    provider = VirtualProvider(per_minute(12, 0.05, window=6.0, announced=False))
+    results = tidegate.amap(provider.ask, range(200), pool_size=20, registry=provider.registry)
+    async for _ in results:
+        pass
+    seen = results.stats.keys[provider.key]
+    assert seen.pace > 0.0
+    assert results.stats.dispatch_interval_at_end == pytest.approx(1.0 / seen.pace)
 
 
 @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001, FIRST_BACKOFF_SECONDS=0.001, TRANSIENT_ATTEMPTS=2)

@@ -191,14 +191,6 @@ class TestFailures:
         assert isinstance(failed, tidegate.Failed)
         assert failed.index == 1
 
-    def test_capacity_that_never_comes_ends_the_row(self, pool_size: int, registry: RateLimitRegistry) -> None:
-        def fn(row: int) -> int:
-            raise Answered429({})
-
-        with pytest.raises(tidegate.CapacityTimeout) as caught:
-            next(tidegate.map(fn, range(3), pool_size=pool_size, max_wait=0, registry=registry))
-        assert isinstance(caught.value.__cause__, Answered429)
-
     @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
     def test_an_interrupt_ends_the_pool(
         self, pool_size: int, interrupt: type[BaseException], registry: RateLimitRegistry

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def test_a_recorded_answer_is_judged_as_recorded(provider, fact):
         assert seen[group] == pytest.approx(values)
 
 
+@cache
 def hit_errors():
     hit = set()
     for provider, fact in (param.values for param in FACTS):
@@ -57,6 +59,7 @@ def sent(provider, fact):
     return {*fact["headers"], *(name.lower() for name in quoted)}
 
 
+@cache
 def hit_headers():
     hit = set()
     for provider, fact in (param.values for param in FACTS):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.values import Kind, Outcome, QuotaReading
-from tidegate.core.window_inference import NATURAL_WINDOWS, snap, window_interval
+from tidegate.core.window_inference import NATURAL_WINDOWS_SECONDS, snap, window_interval
 from tidegate.providers import OPENAI, dimensions, window_name, window_of
 
 
@@ -54,7 +54,7 @@ def test_snapping_prefers_what_is_assumed_then_the_shortest_and_may_find_nothing
 
 
 @given(
-    st.sampled_from(NATURAL_WINDOWS),
+    st.sampled_from(NATURAL_WINDOWS_SECONDS),
     st.integers(2, 10**8),
     st.floats(0.001, 1.0),
     st.sampled_from([1e-9, 1e-3, 1.0]),

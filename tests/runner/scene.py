@@ -15,7 +15,7 @@ import tidegate
 from tests import constants
 from tests.storage.places import empty_store
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings, Summary
 from tidegate.experiments.storage import ResultStatus, Store, StoredRun
 
 TOO_LONG = 300.0
@@ -75,6 +75,13 @@ def rows(count: int) -> list[dict[str, Any]]:
 async def stored(store: Store, number: int) -> list[StoredRun]:
     """Every run of an experiment."""
     return await store.reports.results(number, after=None, limit=100_000)
+
+
+async def ran(path: Path, experiment: Experiment, **changes: Any) -> tuple[Summary, list[StoredRun]]:
+    """Run an experiment to its end by a runner of its own."""
+    async with runner_at(path, **changes) as runner:
+        summary = await runner.run(experiment)
+        return summary, await stored(runner.store, summary.experiment.id)
 
 
 async def statuses(store: Store, number: int) -> dict[ResultStatus, int]:

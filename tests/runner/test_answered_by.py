@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tidegate
-from tests.runner.scene import Refused, in_loop, rows, runner_at, stored
+from tests.runner.scene import Refused, in_loop, ran, rows, runner_at
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import AnsweredBy
 from tidegate.experiments import Evaluator, Experiment, UnusableAnswer
@@ -55,9 +55,9 @@ def registry_of() -> RateLimitRegistry:
 @in_loop
 async def test_each_row_has_the_choice_that_answered_it(tmp_path: Path) -> None:
     registry = registry_of()
-    async with runner_at(tmp_path, registry=registry, max_concurrency=1) as runner:
-        summary = await runner.run(Experiment("e", rows(10), asking(models(registry, 7))))
-        runs = await stored(runner.store, summary.experiment.id)
+    summary, runs = await ran(
+        tmp_path, Experiment("e", rows(10), asking(models(registry, 7))), registry=registry, max_concurrency=1
+    )
     by = {"large": (AnsweredBy("a", "p", "large"),), "small": (AnsweredBy("b", "p", "small"),)}
     assert [run.answered_by for run in runs] == [by[run.output] for run in runs]
     assert summary.answered_by == {"task": {"a": 7, "b": 3}}
@@ -77,9 +77,12 @@ async def test_mixed_models_of_a_judge_concern_its_own_scores_only(tmp_path: Pat
         return {"score": 1.0, "by": (await judge.aexecute(row)).value}
 
     evaluator = Evaluator(judged, name="judge", outputs=["score", "by"])
-    async with runner_at(tmp_path, registry=registry, max_concurrency=1) as runner:
-        summary = await runner.run(Experiment("e", rows(5), lambda row: row["n"], [evaluator, lambda row, output: 1]))
-        runs = await stored(runner.store, summary.experiment.id)
+    summary, runs = await ran(
+        tmp_path,
+        Experiment("e", rows(5), lambda row: row["n"], [evaluator, lambda row, output: 1]),
+        registry=registry,
+        max_concurrency=1,
+    )
     assert summary.answered_by == {"judge": {"b": 3, "a": 2}}
     assert [each.split(" not comparable")[0] for each in summary.warnings] == ["scores of judge"]
     for run in runs:
@@ -107,8 +110,7 @@ async def test_one_model_is_not_warned_of(tmp_path: Path) -> None:
         await hosts.aexecute(row)
         return str((await other.aexecute(row)).value)
 
-    async with runner_at(tmp_path, registry=registry) as runner:
-        summary = await runner.run(Experiment("e", rows(6), task))
+    summary, _ = await ran(tmp_path, Experiment("e", rows(6), task), registry=registry)
     counted = summary.answered_by["task"]
     assert counted.pop("judge") == 6
     assert sorted(counted) == ["east", "one", "two", "west"]
@@ -128,8 +130,7 @@ async def test_only_the_attempt_that_answered_counts(tmp_path: Path) -> None:
             raise UnusableAnswer("not what was asked for")
         return value
 
-    async with runner_at(tmp_path, registry=registry, max_concurrency=1) as runner:
-        summary = await runner.run(Experiment("e", rows(1), task))
+    summary, _ = await ran(tmp_path, Experiment("e", rows(1), task), registry=registry, max_concurrency=1)
     assert tries == ["large", "small"]
     assert summary.answered_by == {"task": {"b": 1}}
 
@@ -143,8 +144,7 @@ async def test_row_that_fails_was_answered_by_nobody(tmp_path: Path) -> None:
         await judge.aexecute(row)
         raise ValueError("no use")
 
-    async with runner_at(tmp_path, registry=registry) as runner:
-        summary = await runner.run(Experiment("e", rows(1), task))
+    summary, _ = await ran(tmp_path, Experiment("e", rows(1), task), registry=registry)
     assert summary.counts.runs == {"error": 1}
     assert summary.choices == ()
 
@@ -171,8 +171,7 @@ async def test_long_and_hostile_names_are_cut(tmp_path: Path) -> None:
     async def task(row: Any) -> list[Any]:
         return [each.value for each in await asyncio.gather(*(one.aexecute(row) for one in many))]
 
-    async with runner_at(tmp_path, registry=registry) as runner:
-        summary = await runner.run(Experiment("e", rows(2), task))
+    summary, _ = await ran(tmp_path, Experiment("e", rows(2), task), registry=registry)
     ((choice, count),) = summary.answered_by["task"].items()
     assert count == 2
     assert choice.startswith("数")

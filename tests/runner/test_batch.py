@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import logging
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +39,7 @@ from tests.runner.batch_scene import (
 )
 from tests.runner.scene import TOO_LONG, runner_at, stored
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 from tidegate.core.token_totals import added
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError
@@ -75,7 +71,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 @pytest.fixture(autouse=True)
 def no_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 0.0)
 
 
 HALF = ModelPrice(0.15, 0.6, batch=0.5)
@@ -207,16 +203,6 @@ def test_azure_batches_have_its_paths(tmp_path: Path, provider: Simulator) -> No
         assert {each.endpoint for each in plain.batches.list()} == {"/chat/completions"}
 
 
-def test_example_of_the_docs_runs(tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "batch.md").read_text()
-    (tmp_path / "example.py").write_text(page.split("```python\n")[1].split("```")[0])
-    (tmp_path / "questions.jsonl").write_text('{"question": "Paris?", "answer": "Paris"}\n')
-    env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "TIDEGATE_LOG": "off"}
-    command = [sys.executable, "example.py"]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["capitals: COMPLETED: 1 row, 1 answered", "correct: 1.000 of 1"]
-
-
 def test_files_have_one_model_each(tmp_path: Path, provider: Simulator) -> None:
     dataset = [{"n": n, "model": f"m{n % 2}"} for n in range(6)]
     ended = ran(tmp_path, openai_of(provider), dataset=dataset)
@@ -258,20 +244,6 @@ def test_rows_of_an_expired_batch_go_back(tmp_path: Path, provider: Simulator, f
     assert ended.counts == {"ok": 5}
     assert [(each.count, each.detail) for each in ended.batches] == [(5, "expired"), (2, "completed")]
     assert Counter(each.attempts for each in ended.runs) == {1: 3, 2: 2}
-
-
-def test_row_that_expires_each_time_ends_as_an_error(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
-    def expired(request: Request, answer: BatchAnswer) -> BatchAnswer:
-        if has_ended(request, answer):
-            counts = {"total": 2, "completed": 0, "failed": 0}
-            return changed(answer, status="expired", output_file_id=None, request_counts=counts)
-        return answer
-
-    faults.after = expired
-    ended = ran(tmp_path, openai_of(provider), 2)
-    assert ended.counts == {"error": 2}
-    assert {(each.error_kind, each.attempts) for each in ended.runs} == {("expired", 3)}
-    assert len(ended.batches) == 3
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -333,21 +305,6 @@ def test_batch_that_the_provider_has_deleted_is_given_up_by_the_second_resume(
     ended = ran(tmp_path, client_of(provider), resume=True)
     assert (ended.summary.status, ended.counts, created()) == (Status.COMPLETED, {"ok": 5}, 2)
     assert [str(each.state) for each in ended.batches] == ["fetched", "fetched"]
-
-
-def test_unknown_status_ends_the_run_and_nothing_is_sent_again(
-    tmp_path: Path, provider: Simulator, faults: Faults
-) -> None:
-    faults.after = lambda request, answer: changed(answer, status="paused") if is_status(request) else answer
-    ended = ran(tmp_path, openai_of(provider))
-    assert ended.summary.status is Status.ERROR
-    assert ended.summary.experiment.last_error is not None
-    assert "unknown status 'paused'" in ended.summary.experiment.last_error
-    assert [(each.state, "paused" in (each.detail or "")) for each in ended.batches] == [("submitted", True)]
-    faults.after = lambda request, answer: answer
-    ended = ran(tmp_path, openai_of(provider), resume=True)
-    assert (ended.counts, len(ended.batches)) == ({"ok": 5}, 1)
-    assert set(custom_ids(provider).values()) == {1}
 
 
 def test_batches_are_shown_and_listed_with_their_state(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
@@ -421,32 +378,6 @@ def test_wrong_declaration_is_refused(
         declared(tmp_path, provider, kind, batch, more)
 
 
-def test_results_that_are_cut_or_of_others(
-    tmp_path: Path, provider: Simulator, faults: Faults, caplog: pytest.LogCaptureFixture
-) -> None:
-    done: list[str] = []
-
-    def cut(request: Request, answer: BatchAnswer) -> BatchAnswer:
-        if not request.path.endswith("/content"):
-            return answer
-        other = b'{"custom_id": "not-mine"}\n'
-        done.append(request.path)
-        whole = len(done) > 1
-        return answer._replace(
-            content=other + (answer.content if whole else answer.content[: len(answer.content) // 2])
-        )
-
-    faults.after = cut
-    with caplog.at_level(logging.WARNING, "tidegate"):
-        ended = ran(tmp_path, openai_of(provider), 6)
-    assert ended.counts == {"ok": 6}
-    assert [each.count for each in ended.batches] == [6]
-    assert sum(path.endswith("/content") for _, path in faults.asked) == 2
-    assert [each.message for each in caplog.records if "not-mine" in each.message] == [
-        "experiment e: its batches: 1 results of batch 1 ignored: their ids are not its own, such as not-mine"
-    ]
-
-
 def test_rate_limits_of_the_batch_endpoints_are_waited_for(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
     seen: Counter[tuple[str, str]] = Counter()
 
@@ -479,25 +410,6 @@ def test_batch_whose_creation_was_not_answered_is_found(
     assert (ended.counts, len(lost)) == ({"ok": 4}, 2)
     assert set(custom_ids(provider, kind).values()) == {1}
     assert len({each.provider_id for each in ended.batches}) == 2
-
-
-def test_queue_of_the_provider_that_is_full_is_waited_for(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
-    def full(request: Request, answer: BatchAnswer) -> BatchAnswer:
-        if is_status(request) and json.loads(answer.content)["request_counts"]["total"] > 3:
-            error = {
-                "code": "token_limit_exceeded",
-                "message": "Enqueued token limit reached",
-                "line": None,
-                "param": None,
-            }
-            return changed(answer, status="failed", output_file_id=None, errors={"object": "list", "data": [error]})
-        return answer
-
-    faults.after = full
-    ended = ran(tmp_path, openai_of(provider), 8)
-    assert (ended.counts, ended.summary.status) == ({"ok": 8}, Status.COMPLETED)
-    assert sorted(each.count for each in ended.batches if each.detail == "completed") in ([2, 2, 2, 2], [2, 3, 3])
-    assert {each.attempts for each in ended.runs} == {1}
 
 
 def test_batch_that_the_provider_rejects_ends_the_run_with_its_reason(

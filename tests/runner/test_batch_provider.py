@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,8 +36,7 @@ from tests.runner.batch_scene import (
 from tests.runner.scene import runner_at
 from tidegate.core.values import Usage
 from tidegate.experiments import BatchTask, Experiment, RunnerSettings
-from tidegate.experiments.engine.batch.apis import AnthropicBatchApi, OpenAIBatchApi, is_refusal, seconds_of, was_sent
-from tidegate.experiments.engine.batch.submission import POLL_SECONDS
+from tidegate.experiments.engine.batch.apis import OpenAIBatchApi, is_refusal, seconds_of, was_sent
 from tidegate.experiments.storage import ResultStatus, Status, claims
 from tidegate.providers import ModelPrice, price_of
 from tidegate.testing import Scenario, Simulator
@@ -62,7 +62,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 @pytest.fixture(autouse=True)
 def no_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 0.0)
 
 
 def client_of(kind: str, provider: Simulator) -> Any:
@@ -404,23 +404,31 @@ def test_unknown_status_of_either_provider_is_named(
     assert (ended.counts, faults.asked.count(("POST", POSTS[kind]))) == ({"ok": 5}, 1)
 
 
-def test_anthropic_results_that_are_cut_or_of_others(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+RESULTS = {"openai": "/content", "anthropic": "/results"}
+
+
+@KINDS
+def test_results_that_are_cut_or_of_others(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     done: list[str] = []
 
     def cut(request: Request, answer: BatchAnswer) -> BatchAnswer:
-        if request.path.endswith("/results") and not done:
-            done.append(request.path)
-            other = b'{"custom_id":"not-mine","result":{"type":"expired"}}\n'
-            return answer._replace(content=other + answer.content[: len(answer.content) // 2])
-        return answer
+        if not request.path.endswith(RESULTS[kind]):
+            return answer
+        done.append(request.path)
+        other = b'{"custom_id":"not-mine","result":{"type":"expired"}}\n'
+        content = answer.content if len(done) > 1 else answer.content[: len(answer.content) // 2]
+        return answer._replace(content=other + content)
 
     faults.after = cut
-    ended = ran(tmp_path, client_of("anthropic", provider), 6)
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        ended = ran(tmp_path, client_of(kind, provider), 6)
     assert ended.counts == {"ok": 6}
     assert [each.count for each in ended.batches] == [6]
-
-
-RESULTS = {"openai": "/content", "anthropic": "/results"}
+    assert [each.message for each in caplog.records if "not-mine" in each.message] == [
+        "experiment e: its batches: 1 results of batch 1 ignored: their ids are not its own, such as not-mine"
+    ]
 
 
 @KINDS
@@ -677,7 +685,7 @@ def test_file_without_a_word_of_the_provider_is_used_after_a_time(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.experiments.engine.batch.submission.FILE_SECONDS", 0.01)
-    monkeypatch.setattr("tidegate.experiments.engine.batch.submission.FILE_PATIENCE", 0.05)
+    monkeypatch.setattr("tidegate.experiments.engine.batch.submission.MAX_FILE_WAIT_SECONDS", 0.05)
 
     def silent(request: Request, answer: BatchAnswer) -> BatchAnswer:
         is_file = request.path.startswith("/v1/files") and not request.path.endswith("/content")
@@ -737,12 +745,6 @@ def test_batch_waits_until_the_provider_has_read_its_file(
     faults.after = slow
     assert ran(tmp_path, openai_of(provider), 4).counts == {"ok": 4}
     assert looks == ["POST", "GET", "GET", "GET"]
-
-
-def test_limits_of_a_batch_are_those_of_the_providers() -> None:
-    assert (OpenAIBatchApi.max_requests, OpenAIBatchApi.max_bytes) == (50_000, 200_000_000)
-    assert (AnthropicBatchApi.max_requests, AnthropicBatchApi.max_bytes) == (100_000, 256_000_000)
-    assert POLL_SECONDS == 60.0
 
 
 def test_bytes_of_a_file_are_limited_too(tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:

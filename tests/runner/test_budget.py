@@ -227,7 +227,7 @@ class Provider:
 @pytest.fixture(autouse=True)
 def _priced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.providers._prices._added", {(None, "priced"): ModelPrice(1.0, 1.0)})
-    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 0.0)
 
 
 def rows_of(count: int, seed: int = 1) -> list[dict[str, Any]]:
@@ -499,7 +499,7 @@ def test_what_killed_processes_have_spent_counts(kind: str, tmp_path: Path, requ
     assert calls - kills <= counted <= calls + 8 * kills
 
 
-@pytest.mark.parametrize("slots", [4, 100, 1_000])
+@pytest.mark.parametrize("slots", [4, 1_000])
 @in_loop
 async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> None:
     registry = RateLimitRegistry(tidegate.Settings())

@@ -12,7 +12,7 @@ import pytest
 import tidegate
 from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
-from tests.runner.scene import HeldTask, Refused, in_loop, make, rows, runner_at, statuses, stored
+from tests.runner.scene import HeldTask, Refused, in_loop, ran, rows, runner_at, statuses, stored
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment
 from tidegate.experiments.storage import ResultStatus, Status
@@ -50,9 +50,7 @@ class TestWithoutAKey:
                 raise Refused(429, 0.01)
             return row["n"]
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(20), answer))
-            runs = await stored(runner.store, summary.experiment.id)
+        summary, runs = await ran(tmp_path, Experiment("e", rows(20), answer))
         assert summary.complete
         assert {run.attempts for run in runs} == {1}
 
@@ -126,19 +124,19 @@ class TestKeys:
         registry, task, judge = registry_of(), HeldTask(), HeldTask()
 
         async def judging(row: Any) -> Any:
-            if len(task.calls) < 400:
+            if len(task.calls) < 150:
                 raise Refused(429, 0.005)
             return await judge(row)
 
         evaluators = [Evaluator(governed(registry, KEY, judging), name="judge")]
         async with runner_at(tmp_path, registry=registry, PAGE_ITEMS=20) as runner:
-            experiment = Experiment("e", rows(400), governed(registry, OTHER, task), evaluators)
+            experiment = Experiment("e", rows(150), governed(registry, OTHER, task), evaluators)
             summary = await runner.run(experiment)
             runs = await stored(runner.store, summary.experiment.id)
         assert summary.complete
         assert set(task.calls.values()) == set(judge.calls.values()) == {1}
-        assert len(judge.calls) == 400
-        assert [run.annotations[0][1].score for run in runs] == list(range(400))
+        assert len(judge.calls) == 150
+        assert [run.annotations[0][1].score for run in runs] == list(range(150))
 
     @pytest.mark.parametrize("limit", [1, 2])
     @in_loop
@@ -223,8 +221,3 @@ class TestOutage:
             runs = await stored(runner.store, summary.experiment.id)
         assert summary.complete
         assert max(run.attempts for run in runs) < 9
-
-
-@in_loop
-async def test_make_gives_each_test_a_runner_of_its_own(tmp_path: Path) -> None:
-    assert make(tmp_path).replica != make(tmp_path).replica

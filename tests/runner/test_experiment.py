@@ -99,22 +99,6 @@ class TestLoading:
         assert load(f"{tmp_path}/my_eval.py:made").name == "made"
         assert restored(experiment.spec()).name == "from a file"
 
-    @pytest.mark.parametrize(
-        ("source", "said"),
-        [
-            ("{path}/gone.py:experiment", "there is no such file"),
-            ("{path}/my_eval.py:nothing", "it has no 'nothing'"),
-            ("{path}/my_eval.py:number", "'number' is an int, not an Experiment; its experiments are experiment"),
-            ("{path}/broken.py:experiment", "its import failed: ZeroDivisionError"),
-            ("no_such_module_of_ours:experiment", "there is no such module"),
-        ],
-    )
-    def test_what_is_not_there_is_one_clear_error(self, tmp_path: Path, source: str, said: str) -> None:
-        (tmp_path / "my_eval.py").write_text(CODE)
-        (tmp_path / "broken.py").write_text("1 / 0")
-        with pytest.raises(CannotLoad, match=said):
-            load(source.format(path=tmp_path))
-
     def test_a_credential_that_is_missing_is_named_before_any_code_is_loaded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses, stored
+from tests.runner.scene import HeldTask, Refused, in_loop, ran, rows, runner_at, statuses, stored
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment, UnusableAnswer
 from tidegate.experiments.storage import ResultStatus, Status
@@ -33,9 +33,7 @@ class TestFailures:
                 raise ConnectionError("reset")
             return "at last"
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(3), answer))
-            runs = await stored(runner.store, summary.experiment.id)
+        summary, runs = await ran(tmp_path, Experiment("e", rows(3), answer))
         assert [(run.status, run.attempts, run.error_kind) for run in runs] == [
             (OK, 3, None),
             (ERROR, 3, "outage"),
@@ -141,9 +139,7 @@ class TestFailures:
                 raise UnusableAnswer("the judge's answer is not one number: 'well…'")
             return 1.0
 
-        async with runner_at(tmp_path, max_concurrency=1) as runner:
-            summary = await runner.run(Experiment("e", rows(20), HeldTask(), [judge]))
-            runs = await stored(runner.store, summary.experiment.id)
+        summary, runs = await ran(tmp_path, Experiment("e", rows(20), HeldTask(), [judge]), max_concurrency=1)
         assert summary.complete
         assert {run.annotations[0][1].score for run in runs} == {1.0}
         assert set(asked.values()) == {3}
@@ -156,8 +152,7 @@ class TestFailures:
             asked[row["n"]] += 1
             raise UnusableAnswer("not one number: 'well…'")
 
-        async with runner_at(tmp_path, max_concurrency=1) as runner:
-            summary = await runner.run(Experiment("e", rows(50), HeldTask(), [judge]))
+        summary, _ = await ran(tmp_path, Experiment("e", rows(50), HeldTask(), [judge]), max_concurrency=1)
         assert summary.status is Status.ERROR
         assert (summary.last_error or "").startswith("5 consecutive failures of judge (UnusableAnswer):")
         assert "not one number: 'well…'" in (summary.last_error or "")
@@ -204,28 +199,8 @@ class TestFailures:
             number = row["n"]
             return await (registry.aexecute("k", lambda: call(number)) if executed else call(number))
 
-        async with runner_at(tmp_path, registry=registry, attempts=1, GUARD_FAILURES=1) as runner:
-            summary = await runner.run(Experiment("e", rows(2), answer))
-            runs = await stored(runner.store, summary.experiment.id)
+        _, runs = await ran(tmp_path, Experiment("e", rows(2), answer), registry=registry, attempts=1, GUARD_FAILURES=1)
         assert [(run.status, run.attempts) for run in runs] == [(OK, 1)] * 2
-
-    @in_loop
-    async def test_an_output_that_an_evaluator_did_not_declare_is_an_error_for_all_its_outputs(
-        self, tmp_path: Path
-    ) -> None:
-        async def judge(row: Any, output: Any) -> Any:
-            return {"style": 1.0, "tone": 0.5}
-
-        judging = Evaluator(judge, outputs=("style", "facts"))
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(1), HeldTask(), [judging]))
-            (run,) = await stored(runner.store, summary.experiment.id)
-        assert {each.output: (each.status, each.score, each.error_kind) for _, each in run.annotations} == {
-            "style": (ERROR, None, "no_judgement"),
-            "facts": (ERROR, None, "no_judgement"),
-        }
-        assert "unknown output 'tone'" in str(run.annotations[0][1].error)
-        assert not summary.complete
 
     @pytest.mark.parametrize("returned", [None, {"tone": 0.5}])
     @in_loop
@@ -236,8 +211,7 @@ class TestFailures:
             asked.append(row["n"])
             return returned
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(3), HeldTask(), [Evaluator(judge, outputs=["style"])]))
+        summary, _ = await ran(tmp_path, Experiment("e", rows(3), HeldTask(), [Evaluator(judge, outputs=["style"])]))
         assert (sorted(asked), summary.unjudged) == ([0, 1, 2], 3)
 
     @in_loop
@@ -245,9 +219,7 @@ class TestFailures:
         async def answer(row: Any) -> Any:
             return object()
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(1), answer))
-            (run,) = await stored(runner.store, summary.experiment.id)
+        _, (run,) = await ran(tmp_path, Experiment("e", rows(1), answer))
         assert (run.status, run.error_kind) == (ERROR, "not_json")
 
     @in_loop
@@ -268,8 +240,7 @@ class TestFailures:
         async def answer(row: Any) -> Any:
             raise ValueError("Incorrect API key provided: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789")
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(9), answer))
+        summary, _ = await ran(tmp_path, Experiment("e", rows(9), answer))
         assert "sk-…" in (summary.last_error or "")
         kept = b"".join([path.read_bytes() for path in tmp_path.glob("runs.db*")])  # noqa: ASYNC240
         assert b"Incorrect API key" in kept

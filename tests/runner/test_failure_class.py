@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from tidegate.admission.redaction import clean
 from tidegate.core.values import Cause, Key, Kind, NextStep, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
 from tidegate.experiments.engine.background import redacted
@@ -113,21 +112,15 @@ def test_an_answer_that_cannot_be_used_may_be_mended_by_another_one(outcome: Out
     ("error", "ruling", "kind"),
     [
         (WithStatus(429, {"retry-after": "7"}), NextStep.CAPACITY, "rate"),
-        (WithStatus(529), NextStep.CAPACITY, "overload"),
         *((WithStatus(each), NextStep.TRANSIENT, f"status {each}") for each in (408, 409, 425, 500, 502, 504, 599)),
         (WithStatus(503), NextStep.CAPACITY, "outage"),
-        (ConnectionRefusedError(), NextStep.CAPACITY, "outage"),
         (named("PoolTimeout"), NextStep.CAPACITY, "outage"),
         (named("RateLimitError", "slow down"), NextStep.CAPACITY, "rate"),
         (Exception("Error code: 429 - Too Many Requests"), NextStep.CAPACITY, "rate"),
         (Exception("tokens per day limit exceeded"), NextStep.PARKED, "day"),
-        (Exception("arXiv 2503.10298 not found"), NextStep.PERMANENT, "Exception"),
-        (Exception("Error code: 429 - insufficient_quota"), NextStep.PERMANENT, "money"),
         (json.JSONDecodeError("x", "<html>", 0), NextStep.UNUSABLE, "JSONDecodeError"),
         (named("APIResponseValidationError"), NextStep.UNUSABLE, "APIResponseValidationError"),
-        (TypeError("x"), NextStep.PERMANENT, "TypeError"),
         (KeyError("Error code: 429"), NextStep.PERMANENT, "KeyError"),
-        (WithStatus(401), NextStep.PERMANENT, "auth"),
         (WithStatus(402), NextStep.PERMANENT, "money"),
         (WithStatus(400), NextStep.PERMANENT, "status 400"),
         (ConnectionResetError(), NextStep.TRANSIENT, "outage"),
@@ -147,24 +140,6 @@ def test_without_a_governed_attempt_the_exception_says_it_by_its_structure(
 def test_a_named_wait_is_read_from_the_exceptions_headers() -> None:
     assert of(WithStatus(429, {"retry-after": "7"})).retry_after == 7.0
     assert of(WithStatus(429, {"retry-after": "soon"})).retry_after is None
-
-
-@pytest.mark.parametrize(
-    "secret",
-    [
-        "sk-proj-aBcD1234567890aBcD1234567890",
-        "Bearer abcdefghijklmnop",
-        "postgresql://user:hunter22@db/evals",
-        "https://host/v1?key=AIzaSyA1234567890abcdefghijklmno",
-        "api_key='0123456789abcdef'",
-        "AKIAIOSFODNN7EXAMPLE12",
-    ],
-)
-def test_what_looks_like_a_credential_is_not_kept(secret: str) -> None:
-    kept = clean(f"Incorrect key provided: {secret} (see the console)")
-    for part in ("aBcD1234", "abcdefghijk", "hunter22", "AIzaSyA123", "0123456789abcdef", "IOSFODNN7"):
-        assert part not in kept
-    assert kept.startswith("Incorrect key provided")
 
 
 def test_an_error_is_kept_with_its_type_and_cut_to_length() -> None:

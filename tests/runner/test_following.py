@@ -15,7 +15,7 @@ from tests.runner.scene import HeldTask, in_loop, rows, runner_at
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment, ExperimentRunner
 from tidegate.pool import function_limit
-from tidegate.pool.function_limit import FLOOR
+from tidegate.pool.function_limit import LEAST_FUNCTIONS
 
 pytestmark = pytest.mark.constants(START_CONCURRENCY=1000)
 
@@ -80,10 +80,10 @@ async def test_functions_that_call_nothing_begin_with_the_old_twenty_and_it_is_s
 
     async with runner_at(tmp_path) as runner:
         running = asyncio.create_task(runner.run(Experiment("e", rows(100), answer)))
-        await task.until(lambda: task.inside == FLOOR)
+        await task.until(lambda: task.inside == LEAST_FUNCTIONS)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert task.inside == FLOOR
+        assert task.inside == LEAST_FUNCTIONS
         seen = runner.progress("e")
         assert seen is not None
         assert seen.stages[0].wait is not None
@@ -112,7 +112,7 @@ async def test_functions_that_wait_in_the_queue_of_another_key_are_no_more_than_
         await second.until(lambda: second.inside == 1)
         for _ in range(400):
             await asyncio.sleep(0)
-        assert len(paid) <= 5 * FLOOR
+        assert len(paid) <= 5 * LEAST_FUNCTIONS
         second.go.set()
         assert (await running).complete
 
@@ -121,16 +121,16 @@ async def test_functions_that_wait_in_the_queue_of_another_key_are_no_more_than_
 async def test_rows_under_way_are_bounded_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(function_limit, "FIRST_CHARACTERS", 10_000)
     monkeypatch.setattr(function_limit, "MIN_CHARACTERS", 10_000)
-    monkeypatch.setattr(function_limit, "ROW_COST", 2**60)
+    monkeypatch.setattr(function_limit, "BYTES_PER_CHARACTER", 2**60)
     registry, task = open_registry(300), HeldTask(held=True)
     large = [{"n": number, "text": "x" * 400} for number in range(100)]
     async with runner_at(tmp_path, registry=registry) as runner:
         ask = asking(registry, KEY, task)
         running = asyncio.create_task(runner.run(Experiment("e", large, ask, [Evaluator(ask, name="judge")])))
-        await task.until(lambda: task.inside >= FLOOR)
+        await task.until(lambda: task.inside >= LEAST_FUNCTIONS)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert FLOOR <= task.inside <= 25
+        assert LEAST_FUNCTIONS <= task.inside <= 25
         seen = runner.progress("e")
         assert seen is not None
         assert seen.stages[0].wait is not None

@@ -9,7 +9,7 @@ import pytest
 
 from tidegate.admission.process import CALL_BYTES, SPARE_DESCRIPTORS, FreeResources
 from tidegate.pool import function_limit
-from tidegate.pool.function_limit import FLOOR, START, FunctionLimit, Hold, WorkMargin
+from tidegate.pool.function_limit import FIRST_FUNCTIONS, LEAST_FUNCTIONS, FunctionLimit, Hold, WorkMargin
 
 PLENTY = FreeResources(2**40, 10**6)
 
@@ -74,12 +74,12 @@ class TestOwnWork:
     def test_functions_that_only_compute_stay_at_the_floor_but_for_short_trials(self) -> None:
         """A processor that each of them shares: twice as many take twice as long."""
         done, peak = finished(100.0, lambda at_work: 0.05 * at_work)
-        assert peak <= 2 * FLOOR
-        assert done >= 0.99 * 100.0 / 0.05 - 2 * FLOOR
+        assert peak <= 2 * LEAST_FUNCTIONS
+        assert done >= 0.99 * 100.0 / 0.05 - 2 * LEAST_FUNCTIONS
 
     def test_functions_that_wait_elsewhere_become_more(self) -> None:
         done, peak = finished(60.0, lambda at_work: 2.0)
-        assert peak == START
+        assert peak == FIRST_FUNCTIONS
         assert done >= 20_000
 
     def test_functions_share_a_server_of_some_slots_and_no_more_than_twice_as_many_are_at_work(self) -> None:
@@ -93,11 +93,11 @@ class TestOwnWork:
             now += 0.01
             margin.worked(margin.allowed, now - 1.0, now)
         high = margin.allowed
-        assert high > 4 * FLOOR
+        assert high > 4 * LEAST_FUNCTIONS
         for _ in range(20 * high):
             now += 0.01
             margin.worked(margin.allowed, now - 0.05 * margin.allowed, now)
-        assert margin.allowed <= 2 * FLOOR
+        assert margin.allowed <= 2 * LEAST_FUNCTIONS
 
     def test_what_is_in_a_call_is_not_at_work(self) -> None:
         machine = Machine()
@@ -117,15 +117,15 @@ class TestOwnWork:
         machine.limit.ended(worker)
         machine.limit.works(worker)
         machine.limit.calls(worker)
-        assert (machine.limit.in_flight, machine.limit.free) == (0, FLOOR)
+        assert (machine.limit.in_flight, machine.limit.free) == (0, LEAST_FUNCTIONS)
 
 
 class TestMachine:
     def test_bound_rises_while_the_keys_admit_more(self) -> None:
         machine = Machine()
-        assert len(machine.start_in_calls(10**6)) == START
+        assert len(machine.start_in_calls(10**6)) == FIRST_FUNCTIONS
         assert machine.limit.held_by is Hold.MOST
-        for expected in (2 * START, 4 * START):
+        for expected in (2 * FIRST_FUNCTIONS, 4 * FIRST_FUNCTIONS):
             machine.now += 1.0
             machine.start_in_calls(10**6)
             assert machine.limit.in_flight == expected
@@ -147,11 +147,11 @@ class TestMachine:
         machine.start_in_calls(10**6)
         machine.now += 10.0
         machine.start_in_calls(10**6)
-        assert machine.limit.in_flight == START
+        assert machine.limit.in_flight == FIRST_FUNCTIONS
 
     def test_some_functions_may_always_run(self) -> None:
         machine = Machine(free=FreeResources(0, 0))
-        assert len(machine.start_in_calls(10**6, size=10**9)) == FLOOR
+        assert len(machine.start_in_calls(10**6, size=10**9)) == LEAST_FUNCTIONS
         assert machine.limit.held_by is Hold.MEMORY
 
     def test_large_rows_are_bounded_by_their_bytes_and_free_memory(self) -> None:

@@ -18,7 +18,7 @@ import pytest
 import tidegate
 from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
-from tests.runner.scene import HeldTask, in_loop, rows, runner_at, settings, statuses, stored
+from tests.runner.scene import HeldTask, in_loop, ran, rows, runner_at, settings, statuses, stored
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.experiments import Evaluator, Experiment, emit
@@ -203,8 +203,7 @@ class TestTime:
             threading.Event().wait(0.05)
             return "there"
 
-        async with runner_at(tmp_path, task_timeout=0.01) as runner:
-            summary = await runner.run(Experiment("e", rows(3), answer))
+        summary, _ = await ran(tmp_path, Experiment("e", rows(3), answer), task_timeout=0.01)
         assert summary.complete
 
     @in_loop
@@ -215,9 +214,7 @@ class TestTime:
             except asyncio.CancelledError:
                 return "what there was"
 
-        async with runner_at(tmp_path, task_timeout=0.01, attempts=1) as runner:
-            summary = await runner.run(Experiment("e", rows(1), answer))
-            (run,) = await stored(runner.store, summary.experiment.id)
+        _, (run,) = await ran(tmp_path, Experiment("e", rows(1), answer), task_timeout=0.01, attempts=1)
         assert (run.status, run.output) == (OK, "what there was")
 
     @in_virtual_time

@@ -11,7 +11,7 @@ import pytest
 
 import tidegate
 from tests.runner.raw_server import RawServer, Reply
-from tests.runner.scene import in_loop, rows, runner_at, stored
+from tests.runner.scene import in_loop, ran, rows, runner_at, stored
 from tests.sdk.asking import make, request
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Experiment
@@ -123,9 +123,12 @@ async def test_answer_that_is_garbled_is_asked_for_again(
 async def test_answers_that_are_always_garbled_are_errors_after_all_attempts(tmp_path: Path) -> None:
     with RawServer(lambda _: cut(b'{"choices": []}')) as server:
         registry = RateLimitRegistry(tidegate.Settings())
-        async with runner_at(tmp_path, registry=registry, max_concurrency=1) as runner:
-            summary = await runner.run(Experiment("e", rows(2), asking_openai(server.url, registry)))
-            runs = await stored(runner.store, summary.experiment.id)
+        summary, runs = await ran(
+            tmp_path,
+            Experiment("e", rows(2), asking_openai(server.url, registry)),
+            registry=registry,
+            max_concurrency=1,
+        )
     assert [(run.status, run.attempts) for run in runs] == [(ResultStatus.ERROR, 3)] * 2
     assert summary.status is Status.COMPLETED
 
@@ -139,7 +142,5 @@ async def test_bug_of_the_function_after_a_whole_answer_has_one_attempt(tmp_path
         async def broken(row: Any) -> Any:
             return (await ask(row)).no_such_thing  # type: ignore[attr-defined]
 
-        async with runner_at(tmp_path, registry=registry) as runner:
-            summary = await runner.run(Experiment("e", rows(2), broken))
-            runs = await stored(runner.store, summary.experiment.id)
+        _, runs = await ran(tmp_path, Experiment("e", rows(2), broken), registry=registry)
     assert [(run.status, run.attempts) for run in runs] == [(ResultStatus.ERROR, 1)] * 2

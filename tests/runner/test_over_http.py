@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.runner.scene import in_loop, rows, runner_at, settings, stored
+from tests.runner.scene import in_loop, ran, rows, runner_at, settings, stored
 from tests.sdk.asking import at_rest, make, request
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment
@@ -60,8 +60,7 @@ async def test_a_synchronous_client_in_threads_is_governed_by_the_same_keys(tmp_
         def answer(row: Any) -> str:
             return str(request("openai", client).choices[0].message.content)
 
-        async with runner_at(tmp_path, registry=registry) as runner:
-            summary = await runner.run(Experiment("e", rows(40), answer))
+        summary, _ = await ran(tmp_path, Experiment("e", rows(40), answer), registry=registry)
         client.close()
         truth = provider.truth().total
     assert summary.complete
@@ -81,8 +80,9 @@ async def test_an_outage_loses_no_row(tmp_path: Path) -> None:
         given = settings(
             attempts=3,
         )
-        async with runner_at(tmp_path, registry=registry, **given.model_dump()) as runner:
-            summary = await runner.run(Experiment("e", rows(30), asks("async_openai", client)))
+        summary, _ = await ran(
+            tmp_path, Experiment("e", rows(30), asks("async_openai", client)), registry=registry, **given.model_dump()
+        )
         await client.close()
     assert summary.complete
     assert at_rest(registry)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.virtual_time import in_virtual_time
-from tests.runner.scene import HeldTask, in_loop, rows, runner_at, settings, statuses, stored
+from tests.runner.scene import HeldTask, in_loop, ran, rows, runner_at, settings, statuses, stored
 from tidegate.errors import CannotRead
 from tidegate.experiments import Evaluator, Experiment, RunnerSettings, emit
 from tidegate.experiments.storage import ResultStatus, Status
@@ -42,18 +42,6 @@ async def test_every_row_and_repetition_is_answered_once_and_every_answer_judged
 async def test_an_experiment_runs_by_one_call(tmp_path: Path) -> None:
     summary = await Experiment("e", rows(3), HeldTask()).arun(str(tmp_path / "one.db"))
     assert summary.complete
-
-
-@in_loop
-async def test_no_more_is_under_way_than_the_runner_and_the_experiment_allow(tmp_path: Path) -> None:
-    wide, narrow = HeldTask(), HeldTask()
-    async with runner_at(tmp_path, max_concurrency=7) as runner:
-        await asyncio.gather(
-            runner.run(Experiment("wide", rows(200), wide)),
-            runner.run(Experiment("narrow", rows(40), narrow, max_concurrency=2)),
-        )
-    assert 3 <= wide.most <= 7
-    assert narrow.most <= 2
 
 
 @in_loop
@@ -90,8 +78,7 @@ class TestFunctions:
             seen.add((tenant.get(), threading.current_thread() is threading.main_thread()))
             return int(row["n"])
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(30), answer))
+        summary, _ = await ran(tmp_path, Experiment("e", rows(30), answer))
         assert (summary.complete, seen) == (True, {("mine", False)})
 
     @in_loop
@@ -122,8 +109,7 @@ class TestFunctions:
         async def second(row: Any, output: Any) -> float:
             return float(len(output["list"]) + len(row["inner"]) + row["n"])
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", [{"n": 5, "inner": [1, 2]}], answer, [first, second]))
+        summary, _ = await ran(tmp_path, Experiment("e", [{"n": 5, "inner": [1, 2]}], answer, [first, second]))
         assert seen == [5, 5]
         assert [(score.evaluator, score.mean) for score in summary.scores] == [("first", 2.0), ("second", 8.0)]
 
@@ -140,9 +126,7 @@ class TestRows:
         path = tmp_path / "rows.jsonl"
         path.write_text('{"n": 0}\n{"n": \n{"n": 2}\n')
         task = HeldTask()
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", path, task, repetitions=2))
-            runs = await stored(runner.store, summary.experiment.id)
+        summary, runs = await ran(tmp_path, Experiment("e", path, task, repetitions=2))
         assert (summary.status, summary.complete, summary.unanswered) == (Status.COMPLETED, False, 2)
         bad = [run for run in runs if run.status is ResultStatus.INVALID]
         assert [(run.ordinal, run.repetition, run.attempts) for run in bad] == [(1, 1, 0), (1, 2, 0)]
@@ -152,16 +136,14 @@ class TestRows:
 
     @in_loop
     async def test_an_empty_dataset_is_done_at_once(self, tmp_path: Path) -> None:
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", [], HeldTask()))
+        summary, _ = await ran(tmp_path, Experiment("e", [], HeldTask()))
         assert (summary.status, summary.complete) == (Status.COMPLETED, True)
 
     @in_loop
     async def test_two_rows_of_one_name_are_one_clear_error_and_nothing_is_lost(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.jsonl"
         path.write_text('{"id": "a", "n": 0}\n{"id": "b", "n": 1}\n{"id": "a", "n": 2}\n')
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", path, HeldTask()))
+        summary, _ = await ran(tmp_path, Experiment("e", path, HeldTask()))
         assert summary.status is Status.ERROR
         assert summary.last_error is not None
         assert "'a'" in summary.last_error
@@ -201,8 +183,7 @@ class TestRows:
             await task.until(lambda: len(task.calls) == 1000)
             yield {"n": 1000}
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", source, task))
+        summary, _ = await ran(tmp_path, Experiment("e", source, task))
         assert (summary.answered, summary.complete) == (1001, True)
 
     @pytest.mark.parametrize("rows_at_once", [1, 3])
@@ -243,9 +224,7 @@ class TestTime:
             finally:
                 ended.append("cancelled")
 
-        async with runner_at(tmp_path, task_timeout=0.01) as runner:
-            summary = await runner.run(Experiment("e", rows(1), answer))
-            (run,) = await stored(runner.store, summary.experiment.id)
+        _, (run,) = await ran(tmp_path, Experiment("e", rows(1), answer), task_timeout=0.01)
         assert (run.status, run.error_kind, run.attempts) == (ERROR, "timeout", 3)
         assert run.error == "no answer within 0.01 s"
         assert ended == ["cancelled"] * 3
@@ -299,8 +278,7 @@ class TestTime:
                 raise asyncio.CancelledError
             return "fine"
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(1), answer))
+        summary, _ = await ran(tmp_path, Experiment("e", rows(1), answer))
         assert (summary.complete, len(calls)) == (True, 2)
 
     @in_loop
@@ -308,9 +286,7 @@ class TestTime:
         async def answer(row: Any) -> Any:
             raise SystemExit(3)
 
-        async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(1), answer))
-            (run,) = await stored(runner.store, summary.experiment.id)
+        _, (run,) = await ran(tmp_path, Experiment("e", rows(1), answer))
         assert (run.error_kind, str(run.error).partition(" (")[0]) == ("SystemExit", "SystemExit: 3")
 
 

@@ -19,7 +19,7 @@ from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Experiment, ExperimentRunner
 from tidegate.experiments.commands.export import exported
-from tidegate.launch.counter_file import CounterFile
+from tidegate.launch.process_counters import CounterFile
 from tidegate.telemetry.attributes import described
 
 PLANTED = {

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow.parquet
 import pytest
 
 import tidegate
 from tests.cli.experiment.commands import Place
-from tests.runner.scene import in_loop, rows, runner_at
+from tests.runner.scene import in_loop, ran, rows, runner_at
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals, dollars, tokens_text
 from tidegate.experiments import Budget, Experiment
@@ -96,8 +98,7 @@ async def test_a_function_without_governed_calls_costs_nothing(tmp_path: Path) -
     async def task(row: Any) -> int:
         return 1
 
-    async with runner_at(tmp_path) as runner:
-        summary = await runner.run(Experiment("e", rows(3), task))
+    summary, _ = await ran(tmp_path, Experiment("e", rows(3), task))
     assert summary.spend == {}
     assert summary.tokens.cost is None
 
@@ -141,10 +142,7 @@ experiment = Experiment("called", [{"id": "a"}, {"id": "b"}], task)
 """
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
-def test_export_has_tokens_cost_and_facts_of_each_row(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_has_tokens_cost_and_facts_of_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     place = Place(tmp_path)
     place.write("my_eval.py", CALLING)
@@ -159,18 +157,13 @@ def test_export_has_tokens_cost_and_facts_of_each_row(
     assert "$0.000042" in listed
     (one,) = map(json.loads, place.run("show", "--json").out.splitlines())
     assert (one["cost"], one["spend"]["metered"]) == (pytest.approx(0.000042), 2)
-    place.run("export", "called", "--output", f"out.{form}")
-    if form == "jsonl":
-        told = [json.loads(line)["usage"]["task"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    elif form == "csv":
-        import csv
-
-        with (tmp_path / "out.csv").open() as file:
-            told = [{name: row[name] for name in row} for row in csv.DictReader(file)]
-    else:
-        import pyarrow.parquet
-
-        told = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    for form in ("jsonl", "csv", "parquet"):
+        assert place.run("export", "called", "--output", f"out.{form}").code == 0
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    told = [json.loads(line)["usage"]["task"] for line in lines]
+    told += csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
+    told += pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert len(told) == 3 * 2
     for row in told:
         assert (int(row["input_tokens"]), int(row["output_tokens"])) == (100, 10)
         assert float(row["cost"]) == pytest.approx(0.000021)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
-from tidegate.experiments import Chunk, Evaluator, Event, Experiment, Retrying, StateChanged, Subscription, emit
+from tests.runner.scene import in_loop, rows, runner_at, stored
+from tidegate.experiments import Chunk, Event, Experiment, Retrying, StateChanged, Subscription, emit
 from tidegate.experiments.engine.events import SubscriberHub
 from tidegate.experiments.storage import AnnotationResult, RunResult, Status
 
@@ -61,15 +60,6 @@ async def test_a_subscriber_that_closes_gets_no_more_and_the_others_go_on() -> N
     assert await drained(one) == []
     assert await drained(other) == [chunk(1)]
     assert not hub.has_subscribers("name", 7)
-
-
-@in_loop
-async def test_who_waits_is_woken_by_the_end() -> None:
-    hub = SubscriberHub()
-    waiting = asyncio.create_task(drained(hub.subscribe(1)))
-    await asyncio.sleep(0)
-    hub.end(1)
-    assert await waiting == []
 
 
 class TestRuns:
@@ -142,20 +132,6 @@ class TestRuns:
             Retrying(0, 1, "task", 1, "outage"),
             Chunk(0, 1, 2, "try 2"),
         ]
-
-    @in_loop
-    async def test_a_subscriber_that_never_reads_holds_nothing_up_and_ends_with_the_run(self, tmp_path: Path) -> None:
-        async def answer(row: Any) -> Any:
-            for number in range(20):
-                emit(number)
-            return 1
-
-        async with runner_at(tmp_path, MAX_EVENTS=10) as runner:
-            asleep = runner.subscribe("e")
-            summary = await runner.run(Experiment("e", rows(50), answer, [Evaluator(HeldTask(), name="w")]))
-            assert summary.complete
-            assert len(await drained(asleep)) == 10
-            assert asleep.lost > 900
 
     @in_loop
     async def test_the_reason_of_a_run_that_was_stopped_is_told(self, tmp_path: Path) -> None:

@@ -41,15 +41,6 @@ def test_evaluations_go_before_ready_retries_and_those_before_tasks() -> None:
     assert order(work, "key", 5) == [(JUDGE, 3), (TASK, 4), (TASK, 1), (TASK, 2)]
 
 
-def test_a_retry_waits_for_its_timer() -> None:
-    work = work_queue("key")
-    delayed = item(TASK, 1, attempts=1)
-    work.delay(delayed, Mock())
-    assert (work.take("key"), work.items(TASK)) == (None, [delayed])
-    work.retry(delayed)
-    assert order(work, "key", 2) == [(TASK, 1)]
-
-
 def test_tasks_that_were_passed_over_often_enough_go_next() -> None:
     work = work_queue("key", "key", ageing=3)
     work.add([item(TASK, ordinal) for ordinal in range(3)])
@@ -69,15 +60,6 @@ def test_retries_with_their_share_of_the_slots_go_after_tasks_and_never_leave_a_
         work.on_job_done(retried=True)
     retry(work, 9)
     assert order(work, "key", 2) == [(TASK, 9), (TASK, 2)]
-
-
-def test_what_was_refused_goes_back_to_the_head() -> None:
-    work = work_queue("key")
-    work.add([item(TASK, ordinal) for ordinal in range(3)])
-    first = work.take("key")
-    assert first is not None
-    work.put_back(first)
-    assert order(work, "key", 3) == [(TASK, 0), (TASK, 1), (TASK, 2)]
 
 
 def test_stages_behind_different_gates_do_not_hold_each_other_up() -> None:

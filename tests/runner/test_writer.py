@@ -20,8 +20,8 @@ from tidegate.experiments.storage import ResultStatus, RunResult, Status, Store
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that is away is asked again at once."""
-    monkeypatch.setattr(background, "BASE", 0.0001)
-    monkeypatch.setattr(background, "CAP", 0.001)
+    monkeypatch.setattr(background, "FIRST_RETRY_SECONDS", 0.0001)
+    monkeypatch.setattr(background, "MAX_RETRY_SECONDS", 0.001)
 
 
 class Paper:
@@ -112,24 +112,6 @@ async def test_a_full_batch_is_not_waited_for() -> None:
     await told.until(11)
     writer.close()
     await running
-
-
-@in_loop
-async def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost_or_doubled() -> None:
-    away = StoreError("gone", retryable=True)
-    paper = Paper(away, away, away)
-    told = await written(paper, 25)
-    assert [ordinal for batch in paper.batches for ordinal in batch] == told.durables == list(range(25))
-
-
-@in_loop
-async def test_one_result_that_the_store_refuses_spoils_no_other() -> None:
-    def refuses(batch: Sequence[Result]) -> Any:
-        bad = any(isinstance(each, RunResult) and each.ordinal == 3 for each in batch)
-        return StoreError("too large", retryable=False) if bad else frozenset()
-
-    told = await written(Paper(*[refuses] * 30), 8)
-    assert (told.durables, told.refused) == ([0, 1, 2, 4, 5, 6, 7], [3])
 
 
 @in_loop

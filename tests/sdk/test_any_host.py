@@ -278,11 +278,6 @@ PATHS = {
 }
 
 
-def test_base_url_variables_are_named_once_and_have_a_source() -> None:
-    assert len({row.name for row in BASE_URL_VARIABLES}) == len(BASE_URL_VARIABLES)
-    assert all(row.source and row.family for row in BASE_URL_VARIABLES)
-
-
 def test_install_requests_mocks_on_private_names_are_not_governed(installed: Any, passed: list[str]) -> None:
     """requests-mock and the test clients of old frameworks: an adapter that answers by itself."""
     requests = importlib.import_module("requests")

@@ -188,13 +188,12 @@ threading.Thread(target=tell, daemon=True).start()
 """
 
 
-@pytest.mark.parametrize("name", ["pool in a with block", "threads at the end of the interpreter"])
-def test_ctrl_c_ends_the_waits_of_a_programs_threads_with_the_sdks_own_error(name: str) -> None:
+def test_ctrl_c_ends_the_waits_of_a_programs_threads_with_the_sdks_own_error() -> None:
     def refuse(number: int, path: str) -> Reply:
         body = {"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}}
         return 429, {"retry-after": "1000", "content-type": "application/json"}, json.dumps(body).encode()
 
-    code = PROGRAM.replace("{work}", CALLING).replace("{shape}", INTERRUPTED[name])
+    code = PROGRAM.replace("{work}", CALLING).replace("{shape}", INTERRUPTED["pool in a with block"])
     with Server(refuse) as server:
         environment = {**os.environ, "SERVER": server.chat.removesuffix("/chat/completions")}
         process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)

@@ -13,7 +13,7 @@ import tidegate
 from tests.relief import relieved_after
 from tests.sdk.asking import KINDS, OPENAI_KINDS, at_rest, http_of, make, mocked, only, request
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.provenance import Source
+from tidegate.core.values import Source
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 
 EVERY_WAY = ["to the end", "closed early", "abandoned"]

@@ -206,30 +206,6 @@ async def post(client: Any, stream: bool) -> None:
         await client.post(url, json={"model": "m"})
 
 
-def test_a_cancelled_waiter_gives_its_place_to_the_next() -> None:
-    registry = RateLimitRegistry(ONE_SLOT)
-
-    async def main() -> list[str]:
-        done: list[str] = []
-        gate = asyncio.Event()
-
-        async def call(name: str) -> None:
-            await registry.aexecute("k", gate.wait if name == "first" else (lambda: asyncio.sleep(0)))
-            done.append(name)
-
-        tasks = {name: asyncio.create_task(call(name)) for name in ("first", "second", "third")}
-        await asyncio.sleep(0)
-        tasks["second"].cancel()
-        await asyncio.sleep(0)
-        assert registry.snapshot().waiting == 1
-        gate.set()
-        await asyncio.gather(*tasks.values(), return_exceptions=True)
-        return done
-
-    assert asyncio.run(main()) == ["first", "third"]
-    assert at_rest(registry)
-
-
 def test_a_loop_that_is_closed_with_waiters_does_not_hold_up_the_others() -> None:
     registry = RateLimitRegistry(ONE_SLOT)
     release = threading.Event()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.shared_log.store_members import StorePeer, is_alone, together, until
+from tests.shared_log.store_members import StorePeer, is_alone, until
 from tests.shared_log.table_server import TableServer
 from tidegate.shared_log.carrier import BEGUN, FULL, MEMBERS, PENDING, NoConnection
 from tidegate.shared_log.ray_log import LogTable
@@ -171,26 +171,6 @@ def test_a_joiner_waits_no_longer_than_its_limit(server: TableServer) -> None:
     finally:
         there.set()
         carrier.close()
-
-
-def test_members_of_a_table_share_and_return_after_its_loss(server: TableServer) -> None:
-    server.start()
-    carriers = [server.carrier(Limits()) for _ in range(2)]
-    one, two = (StorePeer(each, NAME) for each in carriers)
-    try:
-        together(one, two)
-        one.say(b"before")
-        until(lambda: two.state == [b"before"], "what was said before", one, two)
-        server.stop()
-        until(lambda: all(peer.last is not None and peer.last.away for peer in (one, two)), "to be away", one, two)
-        server.start()
-        until(lambda: one.returned and two.returned, "the return", one, two)
-        together(one, two)
-        one.say(b"news")
-        until(lambda: b"news" in two.state, "what is said afterwards", one, two)
-    finally:
-        for each in carriers:
-            each.close()
 
 
 def test_a_process_without_a_connection_tries_again_soon_however_long_it_has_had_none(server: TableServer) -> None:

@@ -23,7 +23,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def long_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """No cool-down is over before a test lets it be, however slow the machine is."""
-    monkeypatch.setattr(claims, "COOL_DOWN", LONG)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", LONG)
 
 
 @pytest.fixture(scope="session")

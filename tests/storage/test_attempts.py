@@ -120,22 +120,6 @@ async def test_statistics_are_those_of_each_claim(store: Store, claim: Claim, pl
     assert await store.reports.claim_stats(claim.experiment_id) == [{"calls": 2}, {"calls": 3}]
 
 
-async def test_everything_goes_with_the_experiment(store: Store, claim: Claim, place: Place) -> None:
-    await store.write([of_item(claim, 0, attempt()), ClaimStats(claim.experiment_id, claim.epoch, {})])
-    pragma = "PRAGMA foreign_keys = ON; " if place.on_sqlite else ""
-    await store.close()
-    if place.on_sqlite:
-        import sqlite3
-
-        with sqlite3.connect(place.url) as connection:
-            connection.executescript(f"{pragma}DELETE FROM tidegate_experiments")
-        connection.close()
-    else:
-        place.sql("DELETE FROM tidegate_experiments")
-    assert place.sql("SELECT count(*) FROM tidegate_attempts") == [(0,)]
-    assert place.sql("SELECT count(*) FROM tidegate_run_stats") == [(0,)]
-
-
 async def test_nothing_is_written_after_another_version_has_changed_the_schema(
     store: Store, claim: Claim, place: Place
 ) -> None:

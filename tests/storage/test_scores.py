@@ -62,24 +62,6 @@ async def test_mean_of_the_repetitions_of_a_row_is_right(store: Store, scores: l
     assert found.mean == pytest.approx(expected, rel=1e-9)
 
 
-async def test_mean_without_scores_is_none(store: Store) -> None:
-    made = await experiment(store, 2)
-    claim = await claimed(store, made.id)
-    await store.write([run(claim, 0), judged(claim, 0, annotations=[Annotation("a", label="x")])])
-    (found,) = await store.reports.scores(made.id)
-    assert (found.ok, found.scored, found.mean, dict(found.labels)) == (1, 0, None, {"x": 1})
-
-
-async def test_scores_of_several_outputs_are_kept_apart(store: Store) -> None:
-    made = await experiment(store, 3)
-    claim = await claimed(store, made.id)
-    for ordinal in range(3):
-        outputs = [Annotation("a", score=10.0**ordinal), Annotation("b", score=-1.0), Annotation("c", label="x")]
-        await store.write([run(claim, ordinal), judged(claim, ordinal, annotations=outputs)])
-    found = {each.output: (each.ok, each.scored, each.mean) for each in await store.reports.scores(made.id)}
-    assert found == {"a": (3, 3, 37.0), "b": (3, 3, -1.0), "c": (3, 0, None)}
-
-
 def test_batches_that_cancel_each_other_keep_the_small_ones() -> None:
     total = CompensatedSum()
     for batch in ([1e16], [1.0, 0.25], [-1e16], [1e-9]):

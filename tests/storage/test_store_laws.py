@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tests.effort import effort
@@ -49,9 +49,35 @@ VERDICTS: dict[tuple[str, int], tuple[Annotation, ...]] = {
     ("judge", 3): (failure("", PARKED),),
     ("strict", 0): (Annotation("x", score=0.5), Annotation("y", score=0.5)),
     ("strict", 1): (failure("x"), failure("y")),
-    ("strict", 2): (Annotation("x", score=1.0),),
+    ("strict", 2): (Annotation("x", score=1.0), Annotation("undeclared", score=1.0)),
     ("strict", 3): (Annotation("x", score=1.0), failure("y", PARKED)),
 }
+
+
+UNEVEN: list[tuple[Any, ...]] = [
+    ("claim", "a"),
+    ("run", "a", [(0, 1, OK), (0, 2, OK), (1, 1, ERROR), (2, 1, PARKED), (3, 1, INVALID), (3, 2, OK)]),
+    ("judge", "a", 0, 1, "strict", 2),
+    ("judge", "a", 0, 2, "strict", 3),
+    ("judge", "a", 3, 2, "strict", 0),
+    ("judge", "a", 0, 1, "judge", 1),
+    ("judge", "a", 0, 2, "judge", 2),
+    *(("pending", again, limit) for again in (False, True) for limit in (1, 2, 5)),
+    ("age",),
+    ("orphans",),
+    ("claim", "b"),
+    ("renew", "a"),
+    ("run", "a", [(1, 2, OK)]),
+    ("stop",),
+    ("run", "b", [(1, 2, OK)]),
+    ("resume", "a"),
+    ("cool",),
+    ("resume", "a"),
+    # The end of a run clears the cooldown that its resume began.
+    ("release", "a", Status.COMPLETED),
+    ("resume", "b"),
+]
+"""A history with items and claims in every state, of which drawn ones reach few."""
 
 
 @dataclass
@@ -248,11 +274,11 @@ def names() -> list[str]:
 @pytest.fixture(autouse=True)
 def long_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow a history is played, a cool-down ends by its word alone."""
-    monkeypatch.setattr(claims, "COOL_DOWN", 3600.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 3600.0)
 
 
 BOUNDED = settings(
-    max_examples=effort(6, 18),
+    max_examples=effort(12, 24),
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
@@ -261,6 +287,7 @@ BOUNDED = settings(
 
 
 @BOUNDED
+@example(UNEVEN)
 @given(histories)
 def test_sqlite_answers_as_the_model_does(sqlite: SQLite, names: list[str], history: list[tuple[Any, ...]]) -> None:
     names.append("")
@@ -268,6 +295,7 @@ def test_sqlite_answers_as_the_model_does(sqlite: SQLite, names: list[str], hist
 
 
 @BOUNDED
+@example(UNEVEN)
 @given(histories)
 def test_postgresql_answers_as_the_model_does(
     postgresql: PostgreSQL, names: list[str], history: list[tuple[Any, ...]]

@@ -28,7 +28,7 @@ from tests.storage.values import (
 from tidegate.errors import StoreError
 from tidegate.experiments.storage import Annotation, Claim, Store
 from tidegate.experiments.storage.tally import (
-    BINS,
+    MAX_BINS,
     MAX_KINDS,
     MAX_LABELS,
     MAX_OUTPUTS,
@@ -128,12 +128,6 @@ async def test_refused_batch_changes_no_tally(store: Store, other: Store, claim:
     assert await store.tallies.of([claim.experiment_id]) == before
 
 
-async def test_tally_is_deleted_with_its_experiment(store: Store, claim: Claim, place: Place) -> None:
-    await store.claims.stop(claim.experiment_id)
-    assert await store.experiments.remove(claim.experiment_id)
-    assert place.sql("SELECT * FROM tidegate_tallies") == []
-
-
 def scored(score: float) -> ResultFacts:
     return ResultFacts("ok", "score", score)
 
@@ -148,7 +142,7 @@ def test_scores_of_any_size_are_counted_and_taken_away(values: list[float]) -> N
     assert (one.scored, one.low, one.high) == (len(values), min(values), max(values))
     assert one.mean == pytest.approx(math.fsum(value / len(values) for value in values), rel=1e-9, abs=1e-300)
     assert sum(one.histogram.bins.values()) == len(values)
-    assert max(one.histogram.bins) - min(one.histogram.bins) < BINS
+    assert max(one.histogram.bins) - min(one.histogram.bins) < MAX_BINS
     for value in values:
         tally.change([scored(value)], [])
     assert tally == StageTally()

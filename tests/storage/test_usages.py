@@ -17,7 +17,6 @@ from tidegate.experiments.storage import (
     NewRow,
     ResultStatus,
     RunResult,
-    Status,
     Store,
 )
 
@@ -90,21 +89,3 @@ async def test_what_an_earlier_claim_has_spent_stays_counted(store: Store, place
     assert stored.usages["task"].tokens.output_tokens == 11
     assert stored.usages["task"].request_id == "req_2"
     assert stored.usages["task"].waited == 1.0
-
-
-async def test_usages_of_a_lost_claim_are_refused_with_their_results(store: Store, place: Place) -> None:
-    claim = await claimed(store)
-    place.age(claim.experiment_id, 120.0)
-    later = await store.claims.claim(claim.experiment_id, "another", 60.0)
-    assert later is not None
-    assert await store.write([run(claim, 0, usage(5))]) == {claim.experiment_id}
-    assert await store.usages.spend(claim.experiment_id) == {}
-
-
-async def test_a_deleted_experiment_leaves_no_usage(store: Store, place: Place) -> None:
-    claim = await claimed(store)
-    await store.write([run(claim, 0, usage(5))])
-    await store.claims.release(claim, Status.COMPLETED)
-    await store.experiments.remove(claim.experiment_id)
-    for table in ("usages", "spend"):
-        assert place.sql(f"SELECT count(*) FROM tidegate_{table}") == [(0,)]

@@ -122,6 +122,30 @@ async def test_a_renewal_that_waits_while_somebody_else_claims_says_that_it_is_l
     assert await scene.state() == (Status.RUNNING, "b", 2)
 
 
+async def test_a_renewal_that_waits_while_a_stop_is_made_does_not_undo_it(scene: Scene) -> None:
+    with scene.make(scene.place.freed(scene.id, "STOPPED")) as stop:
+        assert await scene.second(scene.store.claims.renew("a", {scene.id: 1}), stop) == frozenset()
+    assert await scene.state() == (Status.STOPPED, None, 1)
+
+
+async def test_a_renewal_that_waits_while_its_claim_becomes_stale_keeps_it(scene: Scene) -> None:
+    scene.place.age(scene.id, STALE + 1)
+    with scene.place.locked() as held:
+        assert await scene.second(scene.store.claims.renew("a", {scene.id: 1}), held, commit=False) == {scene.id}
+    assert await scene.other.claims.claim(scene.id, "b", STALE) is None
+
+
+async def test_of_searches_that_wait_together_one_takes_the_orphan(scene: Scene) -> None:
+    scene.place.age(scene.id, STALE + 1)
+    with scene.place.locked() as held:
+        stores = {"b": scene.store, "c": scene.other}
+        searches = [asyncio.ensure_future(each.claims.claim(scene.id, by, STALE)) for by, each in stores.items()]
+        await scene.place.waiting(2)
+        held.rollback()
+        takers = [claim for claim in await asyncio.gather(*searches) if claim is not None]
+    assert [taker.epoch for taker in takers] == [2]
+
+
 async def test_a_renewal_that_waits_while_the_same_replica_claims_anew_says_that_the_old_claim_is_lost(
     scene: Scene,
 ) -> None:

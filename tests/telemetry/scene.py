@@ -12,12 +12,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.core.values import KEY
-from tidegate.admission.call import GovernedCall
+from tests.core.values import KEY, PlainCall, StubWaker
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.exchange import AttemptResult, CallPolicy, Flow, Resume
-from tidegate.core.values import Cost, Key, Outcome
+from tidegate.core.values import Key, Outcome
 from tidegate.settings import Settings
 from tidegate.telemetry import instrument
 from tidegate.testing import VirtualClock
@@ -65,25 +63,6 @@ class Providers:
 
 def value_of(point: Any) -> Any:
     return point.value if hasattr(point, "value") else (point.count, point.sum)
-
-
-class PlainCall(GovernedCall):
-    """One request."""
-
-    __slots__ = ()
-
-    def price(self, estimate: CostEstimator) -> Cost:
-        return Cost()
-
-
-class StubWaker:
-    """A waker that nobody needs: the test looks by itself."""
-
-    def wake(self) -> bool:
-        return True
-
-    def arm(self, until: float) -> bool:
-        return True
 
 
 class Scene:

@@ -177,15 +177,6 @@ def test_call_refused_once_and_given_up_in_the_queue_is_no_retry_and_one_give_up
     assert points("tidegate.attempts", "http.response.status_code") == {(429,): 1}
 
 
-def test_scope_names_the_version_of_the_conventions(scene: Scene) -> None:
-    with scene.providers.span("user"):
-        scene.reply(scene.call(), ANSWERED)
-    (resource,) = scene.providers.reader.get_metrics_data().resource_metrics
-    assert [each.scope.schema_url for each in resource.scope_metrics if each.scope.name == "tidegate"] == [
-        "https://opentelemetry.io/schemas/1.44.0"
-    ]
-
-
 def test_operation_of_a_key_is_told_while_it_is_the_only_one(scene: Scene) -> None:
     scene.registry.intern(("a",), KEY, "chat")
     permit_of(scene)

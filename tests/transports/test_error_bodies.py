@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from types import ModuleType
 from typing import Any
@@ -33,6 +33,12 @@ SPENT = b'{"error":{"message":"You exceeded your current quota","code":"insuffic
 SHORT = {"content-type": "application/json", "content-length": "999"}
 GARBLED = {"content-type": "application/json", "content-encoding": "gzip"}
 BROKEN = {"short": SHORT, "gzip": GARBLED}
+UNREADABLE = (
+    *(each for module in (httpx, httpx2) for each in (module.RemoteProtocolError, module.DecodingError)),
+    requests.RequestException,
+    aiohttp.ClientPayloadError,
+)
+"""What plain clients raise at such a body."""
 
 
 @pytest.fixture(params=[httpx, httpx2], ids=["httpx", "httpx2"])
@@ -93,51 +99,81 @@ def client_of(module: ModuleType, colour: str, **options: Any) -> Any:
     return (module.Client if colour == "sync" else module.AsyncClient)(timeout=20, **options)
 
 
+def streamed_by_requests(session: requests.Session, url: str, read: bool = True) -> tuple[int, Any]:
+    with session.post(url, json=BODY, stream=True, timeout=20) as response:
+        try:
+            return response.status_code, (response.content if read else None)
+        except Exception as error:
+            return response.status_code, type(error)
+
+
+def streamed_by_aiohttp(registry: Any, url: str, read: bool = True) -> tuple[int, Any]:
+    async def main() -> tuple[int, Any]:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
+            if registry is not None:
+                registry.wrap(session)
+            async with session.post(url, json=BODY) as response:
+                try:
+                    return response.status, (await response.read() if read else None)
+                except Exception as error:
+                    return response.status, type(error)
+
+    return asyncio.run(main())
+
+
+Ask = Callable[..., tuple[Any, Any]]
+"""Function of a URL: asks it through one connection, of a client that a registry governs, or of a plain one."""
+STACKS = [f"{module}-{colour}" for module in ("httpx", "httpx2") for colour in ("sync", "asyncio", "trio")]
+
+
+@pytest.fixture(params=[*STACKS, "requests", "aiohttp"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    def asked(url: str, registry: Any = None, read: bool = True) -> tuple[Any, Any]:
+        if request.param == "aiohttp":
+            return streamed_by_aiohttp(registry, url, read)
+        if request.param == "requests":
+            session = requests.Session()
+            return streamed_by_requests(session if registry is None else registry.wrap(session), url, read)
+        name, colour = request.param.split("-")
+        module = {"httpx": httpx, "httpx2": httpx2}[name]
+        client = client_of(module, colour, limits=module.Limits(max_connections=1))
+        return streamed(module, colour, client if registry is None else registry.wrap(client), url, read)
+
+    return asked
+
+
 def impatient() -> RateLimitRegistry:
     return RateLimitRegistry(tidegate.Settings(max_wait=0))
 
 
 @pytest.mark.parametrize("headers", BROKEN.values(), ids=BROKEN)
-@pytest.mark.parametrize("status", [400, 401, 429, 500, 529])
-def test_broken_error_body_gives_the_plain_clients_exception(
-    module: ModuleType, colour: str, status: int, headers: dict[str, str]
-) -> None:
-    def reply(number: int, path: str) -> Reply:
-        return status, headers, NOPE
-
-    with Server(reply) as server:
-        plain = streamed(module, colour, client_of(module, colour), server.chat)
-        registry = impatient()
-        wrapped = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat)
+@pytest.mark.parametrize("status", [400, 429, 503])
+def test_broken_error_body_gives_the_plain_clients_exception(ask: Ask, status: int, headers: dict[str, str]) -> None:
+    registry = impatient()
+    with Server(lambda number, path: (status, headers, NOPE)) as server:
+        plain = ask(server.chat)
+        assert ask(server.chat, registry) == plain
         assert len(server.seen) == 2
     assert plain[0] == status
-    assert issubclass(plain[1], (module.RemoteProtocolError, module.DecodingError))
-    assert wrapped == plain
+    assert issubclass(plain[1], UNREADABLE)
     assert only(registry).in_flight == 0
 
 
 @pytest.mark.parametrize("headers", BROKEN.values(), ids=BROKEN)
-def test_429_with_a_broken_body_is_waited_for(
-    module: ModuleType, colour: str, headers: dict[str, str], registry: Any
-) -> None:
+def test_429_with_a_broken_body_is_waited_for(ask: Ask, headers: dict[str, str], registry: Any) -> None:
     def reply(number: int, path: str) -> Reply:
         return (429, {**headers, "retry-after-ms": "5"}, NOPE) if number == 1 else (200, {}, ANSWER)
 
     with Server(reply) as server:
-        answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat)
+        assert ask(server.chat, registry) == (200, ANSWER)
         assert len(server.seen) == 2
-    assert answer == (200, ANSWER)
     assert (only(registry).refused, only(registry).failed, only(registry).answered) == (1, 0, 1)
 
 
-def test_compressed_error_body_is_judged_and_handed_on_as_sent(module: ModuleType, colour: str, registry: Any) -> None:
-    def reply(number: int, path: str) -> Reply:
-        return 429, GARBLED, gzip.compress(SPENT)
-
-    with Server(reply) as server:
-        answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat)
+def test_compressed_error_body_is_judged_and_handed_on_as_sent(ask: Ask, registry: Any) -> None:
+    with Server(lambda number, path: (429, GARBLED, gzip.compress(SPENT))) as server:
+        assert ask(server.chat, registry) == (429, SPENT)
         assert len(server.seen) == 1, "spent money is nothing to wait for"
-    assert answer == (429, SPENT)
 
 
 def test_raw_bytes_of_a_compressed_error_are_replayed(module: ModuleType, registry: Any) -> None:
@@ -151,13 +187,12 @@ def test_raw_bytes_of_a_compressed_error_are_replayed(module: ModuleType, regist
         assert response.elapsed.total_seconds() >= 0
 
 
-def test_endless_error_body_hands_the_status_on(module: ModuleType, colour: str) -> None:
+def test_endless_error_body_hands_the_status_on(ask: Ask) -> None:
     endless = EndlessBody(b"x" * 4096)
     registry = impatient()
     with Server(lambda number, path: (429, {}, endless)) as server:
-        answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat, read=False)
+        assert ask(server.chat, registry, read=False) == (429, None)
         endless.stop()
-    assert answer == (429, None)
     assert only(registry).in_flight == 0
 
 
@@ -174,29 +209,22 @@ def test_dripping_error_body_hands_the_status_on(
     assert only(registry).in_flight == 0
 
 
-def test_error_body_over_the_bound_is_still_read_whole(module: ModuleType, colour: str) -> None:
+def test_error_body_over_the_bound_is_still_read_whole(ask: Ask) -> None:
     whole = bytes(range(256)) * 8192
-    registry = impatient()
     with Server(lambda number, path: (429, {}, whole)) as server:
-        answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat)
+        assert ask(server.chat, impatient()) == (429, whole)
         assert len(server.seen) == 1
-    assert answer == (429, whole)
 
 
-def test_error_over_the_bound_that_is_waited_for_frees_its_connection(
-    module: ModuleType, colour: str, registry: Any
-) -> None:
+def test_error_over_the_bound_that_is_waited_for_frees_its_connection(ask: Ask, registry: Any) -> None:
     endless = EndlessBody(b"x" * 65536)
 
     def reply(number: int, path: str) -> Reply:
         return (429, {"retry-after-ms": "5"}, endless) if number == 1 else (200, {}, ANSWER)
 
-    limits = module.Limits(max_connections=1)
     with Server(reply) as server:
-        client = registry.wrap(client_of(module, colour, limits=limits))
-        answer = streamed(module, colour, client, server.chat)
+        assert ask(server.chat, registry) == (200, ANSWER)
         endless.stop()
-    assert answer == (200, ANSWER)
 
 
 def test_day_limit_that_is_waited_for_frees_its_connection(
@@ -247,38 +275,6 @@ def test_answer_that_a_hook_has_closed_passes_through(module: ModuleType, regist
     assert (response.status_code, response.is_closed) == (400, True)
 
 
-def streamed_by_requests(session: requests.Session, url: str, read: bool = True) -> tuple[int, Any]:
-    with session.post(url, json=BODY, stream=True, timeout=20) as response:
-        try:
-            return response.status_code, (response.content if read else None)
-        except Exception as error:
-            return response.status_code, type(error)
-
-
-@pytest.mark.parametrize("headers", BROKEN.values(), ids=BROKEN)
-@pytest.mark.parametrize("status", [400, 429, 503])
-def test_broken_error_body_gives_the_exception_of_plain_requests(status: int, headers: dict[str, str]) -> None:
-    registry = impatient()
-    with Server(lambda number, path: (status, headers, NOPE)) as server:
-        plain = streamed_by_requests(requests.Session(), server.chat)
-        wrapped = streamed_by_requests(registry.wrap(requests.Session()), server.chat)
-        assert len(server.seen) == 2
-    assert plain[0] == status
-    assert issubclass(plain[1], requests.RequestException)
-    assert wrapped == plain
-    assert only(registry).in_flight == 0
-
-
-@pytest.mark.parametrize("headers", BROKEN.values(), ids=BROKEN)
-def test_429_with_a_broken_body_is_waited_for_by_requests(headers: dict[str, str], registry: Any) -> None:
-    def reply(number: int, path: str) -> Reply:
-        return (429, {**headers, "retry-after-ms": "5"}, NOPE) if number == 1 else (200, {}, ANSWER)
-
-    with Server(reply) as server:
-        assert streamed_by_requests(registry.wrap(requests.Session()), server.chat) == (200, ANSWER)
-    assert (only(registry).refused, only(registry).failed, only(registry).answered) == (1, 0, 1)
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_error_body_is_read_whole_by_requests(packed: bool) -> None:
     whole = bytes(range(256)) * 4096
@@ -293,12 +289,6 @@ def test_error_body_is_read_whole_by_requests(packed: bool) -> None:
             assert response.raw.read() == sent
 
 
-def test_compressed_error_is_judged_for_requests(registry: Any) -> None:
-    with Server(lambda number, path: (429, GARBLED, gzip.compress(SPENT))) as server:
-        assert streamed_by_requests(registry.wrap(requests.Session()), server.chat) == (429, SPENT)
-        assert len(server.seen) == 1
-
-
 def test_streamed_error_of_requests_has_the_raw_of_a_plain_one() -> None:
     def seen(session: requests.Session, url: str) -> tuple[Any, ...]:
         with session, session.post(url, json=BODY, stream=True) as response:
@@ -308,56 +298,6 @@ def test_streamed_error_of_requests_has_the_raw_of_a_plain_one() -> None:
     with Server(lambda number, path: (400, {}, NOPE)) as server:
         plain = seen(requests.Session(), server.chat)
         assert seen(impatient().wrap(requests.Session()), server.chat) == plain
-
-
-def test_endless_error_body_hands_the_status_on_to_requests() -> None:
-    endless = EndlessBody(b"x" * 4096)
-    registry = impatient()
-    with Server(lambda number, path: (429, {}, endless)) as server:
-        answer = streamed_by_requests(registry.wrap(requests.Session()), server.chat, read=False)
-        endless.stop()
-    assert answer == (429, None)
-    assert only(registry).in_flight == 0
-
-
-def streamed_by_aiohttp(registry: Any, url: str, read: bool = True) -> tuple[int, Any]:
-    async def main() -> tuple[int, Any]:
-        async with aiohttp.ClientSession() as session:
-            if registry is not None:
-                registry.wrap(session)
-            async with session.post(url, json=BODY) as response:
-                try:
-                    return response.status, (await response.read() if read else None)
-                except Exception as error:
-                    return response.status, type(error)
-
-    return asyncio.run(main())
-
-
-@pytest.mark.parametrize("status", [400, 429, 503])
-def test_broken_error_body_gives_the_exception_of_plain_aiohttp(status: int) -> None:
-    registry = impatient()
-    with Server(lambda number, path: (status, SHORT, NOPE)) as server:
-        plain = streamed_by_aiohttp(None, server.chat)
-        wrapped = streamed_by_aiohttp(registry, server.chat)
-        assert len(server.seen) == 2
-    assert plain == (status, aiohttp.ClientPayloadError)
-    assert wrapped == plain
-
-
-def test_error_body_over_the_bound_is_still_read_whole_by_aiohttp() -> None:
-    whole = bytes(range(256)) * 8192
-    with Server(lambda number, path: (429, {}, whole)) as server:
-        assert streamed_by_aiohttp(impatient(), server.chat) == (429, whole)
-
-
-def test_endless_error_body_hands_the_status_on_to_aiohttp() -> None:
-    endless = EndlessBody(b"x" * 4096)
-    registry = impatient()
-    with Server(lambda number, path: (429, {}, endless)) as server:
-        assert streamed_by_aiohttp(registry, server.chat, read=False) == (429, None)
-        endless.stop()
-    assert only(registry).in_flight == 0
 
 
 def test_stalled_error_body_hands_the_status_on_to_aiohttp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,23 +313,6 @@ def test_stalled_error_body_hands_the_status_on_to_aiohttp(monkeypatch: pytest.M
 
     with Server(lambda number, path: (503, {}, gate)) as server:
         assert asyncio.run(main(server.chat)) == (503, b"{}")
-
-
-def test_error_over_the_bound_that_is_waited_for_frees_its_aiohttp_connection(registry: Any) -> None:
-    endless = EndlessBody(b"x" * 65536)
-
-    def reply(number: int, path: str) -> Reply:
-        return (429, {"retry-after-ms": "5"}, endless) if number == 1 else (200, {}, ANSWER)
-
-    async def main(url: str) -> bytes:
-        connector = aiohttp.TCPConnector(limit=1)
-        session = registry.wrap(aiohttp.ClientSession(connector=connector))
-        async with session, session.post(url, json=BODY) as response:
-            return await response.read()
-
-    with Server(reply) as server:
-        assert asyncio.run(main(server.chat)) == ANSWER
-        endless.stop()
 
 
 def test_stalled_error_body_hands_the_status_on(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

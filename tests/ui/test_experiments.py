@@ -25,11 +25,11 @@ from tests.ui.experiments import BUDGET, FAILED, HOSTILE, INVALID, PARKED, ROWS
 from tests.ui.test_access_policy import HOST, OWN, TOKEN
 from tests.ui.test_serve import PATIENCE
 from tidegate.experiments.engine.replica import replica_name, replica_tag
-from tidegate.experiments.screens.answers import WHOLE, readable
-from tidegate.experiments.screens.routes import PAGE, experiment_routes
+from tidegate.experiments.screens.answers import SHOWN_CHARACTERS, readable
+from tidegate.experiments.screens.routes import PAGE_ITEMS, experiment_routes
 from tidegate.experiments.screens.source import ExperimentSource
 from tidegate.experiments.storage import Store, claims
-from tidegate.experiments.storage.row_pages import CELL
+from tidegate.experiments.storage.row_pages import CELL_CHARACTERS
 from tidegate.launch.counter_row import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals
@@ -216,7 +216,7 @@ def test_pages_of_rows_go_forth_and_back(client: TestClient) -> None:
         seen += ordinals(page)
         if not page["more"]:
             break
-        assert len(page["rows"]) == PAGE
+        assert len(page["rows"]) == PAGE_ITEMS
         query = {"after": f"{seen[-1]}.1"}
     assert seen == list(range(ROWS))
     page = got(client, f"/{CAPITALS}/rows", before="120.1")
@@ -249,7 +249,7 @@ def test_filters_find_their_rows(client: TestClient, query: dict[str, object], f
 
 
 def test_search_says_how_far_it_came(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.experiments.storage.row_pages.SEARCHED", 15)
+    monkeypatch.setattr("tidegate.experiments.storage.row_pages.SEARCHED_ITEMS", 15)
     query = {"evaluator": "judge", "output": "score", "low": 0.95}
     page = got(client, f"/{CAPITALS}/rows", **query)
     assert (ordinals(page), page["more"], page["searched"]) == ([], True, [14, 1])
@@ -261,12 +261,12 @@ def test_search_says_how_far_it_came(client: TestClient, monkeypatch: pytest.Mon
 
 def test_cells_are_cut_and_one_row_has_more(client: TestClient) -> None:
     page = got(client, f"/{HOSTILES}/rows")
-    assert len(json.dumps(page)) < 50 * CELL
+    assert len(json.dumps(page)) < 50 * CELL_CHARACTERS
     long = page["rows"][2]
-    assert (len(long["output"]), long["output"][-1], len(long["row"])) == (CELL, "…", CELL + 1)
+    assert (len(long["output"]), long["output"][-1], len(long["row"])) == (CELL_CHARACTERS, "…", CELL_CHARACTERS + 1)
     assert [row["output"] for row in page["rows"][:2]] == list(HOSTILE[:2])
     one = got(client, f"/{HOSTILES}/rows/2/1")
-    assert (len(one["output"]["text"]), one["output"]["length"]) == (WHOLE, len(HOSTILE[2]))
+    assert (len(one["output"]["text"]), one["output"]["length"]) == (SHOWN_CHARACTERS, len(HOSTILE[2]))
     assert one["judgements"][0]["label"] == HOSTILE[0]
     assert got(client, f"/{HOSTILES}/rows/3/1")["output"]["text"].startswith("half \\ud800 a pair, \x00")
 
@@ -390,7 +390,7 @@ def act(client: TestClient, verb: str, number: int = CAPITALS) -> Any:
 def test_resume_starts_a_process_that_answers_the_rest(
     database: Path, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+    monkeypatch.setattr(claims, "COOLDOWN_SECONDS", 0.0)
     experiments.counted(tmp_path)
     number = asyncio.run(stopped_run(database))
     (tmp_path / "go").touch()

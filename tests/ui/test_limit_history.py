@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tidegate.core.provenance import Source
-from tidegate.core.values import Cause
+from tidegate.core.values import Cause, Source
 from tidegate.core.wait_text import wait_text
 from tidegate.launch.counter_row import INTEGERS, RING_BYTES, SOURCE_CODES, ChangeRing, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals
-from tidegate.server.limit_history import CHANGES, FINISHED, FORGOTTEN_AFTER, SAMPLES, LimitHistory
+from tidegate.server.limit_history import FINISHED_PROGRAMS, FORGOTTEN_SAMPLES, KEPT_CHANGES, KEPT_SAMPLES, LimitHistory
 
 KEY = "openai · api.openai.com · gpt-5-mini"
 BEGAN = 1000.0
@@ -143,11 +141,11 @@ def test_a_page_gets_the_samples_that_it_lacks(scene: Scene) -> None:
 
 
 def test_history_is_bounded(scene: Scene) -> None:
-    for number in range(SAMPLES + 10):
+    for number in range(KEPT_SAMPLES + 10):
         scene.changes.add(scene.now, "limit", 100.0, float(number))
         scene.step()
-    assert len(scene.key()["series"]["number"]) == SAMPLES
-    assert len(scene.history.answer(0)["changes"]) == CHANGES
+    assert len(scene.key()["series"]["number"]) == KEPT_SAMPLES
+    assert len(scene.history.answer(0)["changes"]) == KEPT_CHANGES
 
 
 def test_changes_of_the_ring_are_told_once_with_their_cause(scene: Scene) -> None:
@@ -229,7 +227,7 @@ def test_numbers_that_are_none_are_sent_as_unknown(scene: Scene) -> None:
 
 def test_lost_counts_of_a_process_are_told(scene: Scene) -> None:
     run = scene.run()
-    lost = run._replace(totals=replace(run.totals, unreadable={9: "it has version 3 of the format"}))
+    lost = run._replace(totals=Totals(run.totals.keys, True, {9: "it has version 3 of the format"}))
     scene.history.take([lost], scene.now)
     assert scene.history.answer(0)["runs"][0]["lost"] == [{"pid": 9, "why": "it has version 3 of the format"}]
 
@@ -247,7 +245,7 @@ def test_an_ended_run_is_shown_for_a_while(scene: Scene) -> None:
     scene.step(3)
     scene.history.take([], scene.now + 1.0)
     assert scene.history.answer(0)["runs"][0]["ended"] is True
-    for number in range(FORGOTTEN_AFTER):
+    for number in range(FORGOTTEN_SAMPLES):
         scene.history.take([], scene.now + 2.0 + number)
     assert scene.history.answer(0)["runs"] == []
 
@@ -261,7 +259,7 @@ def test_totals_of_all_runs_never_fall(scene: Scene) -> None:
     scene.step(2, rate=1.0)
     scene.history.take([], scene.now + 1.0)
     assert scene.history.answer(0)["totals"]["answered"] == 12
-    for number in range(FORGOTTEN_AFTER):
+    for number in range(FORGOTTEN_SAMPLES):
         scene.history.take([], scene.now + 2.0 + number)
     scene.history.take([scene.run(command="python other.py", elapsed=0.5)], scene.now + 100.0)
     assert scene.history.answer(0)["totals"]["answered"] == 12 + 5
@@ -295,7 +293,7 @@ def test_a_quota_that_appears_later_moves_no_other(scene: Scene) -> None:
     tokens = QuotaRow("input tokens", 5000.0, 60.0, 40.0, scene.now, 5000.0)
     both = KeyTotal(KEY)
     both.add(row._replace(quotas=(tokens, *row.quotas)), running=True)
-    scene.history.take([run._replace(totals=replace(run.totals, keys={KEY: both}))], scene.now + 1.0)
+    scene.history.take([run._replace(totals=Totals({KEY: both}, True))], scene.now + 1.0)
     first, second = scene.key()["series"]["quotas"]
     assert (first["name"], first["limit"]) == ("requests", [120.0, 120.0, 120.0])
     assert (second["name"], second["used"]) == ("input tokens", [None, None, 40.0])
@@ -322,7 +320,7 @@ def test_a_finished_program_keeps_its_counts_after_its_keys_are_gone(scene: Scen
     scene.step(30, rate=2.0)
     assert scene.history.answer(0)["finished"] == []
     ended_at = scene.now + 1e9
-    for _ in range(FORGOTTEN_AFTER + 1):
+    for _ in range(FORGOTTEN_SAMPLES + 1):
         scene.history.take([], scene.now)
     answer = scene.history.answer(0)
     assert answer["runs"] == []
@@ -343,9 +341,9 @@ def test_a_program_that_is_missed_for_a_moment_has_not_finished(scene: Scene) ->
 
 def test_the_newest_finished_programs_are_kept(scene: Scene) -> None:
     scene.step(1, rate=1.0)
-    for number in range(FINISHED + 5):
+    for number in range(FINISHED_PROGRAMS + 5):
         scene.history.take([scene.run(f"python work.py {number}")], scene.now)
     scene.history.take([], scene.now)
     told = [end["command"] for end in scene.history.answer(0)["finished"]]
-    assert len(told) == FINISHED
-    assert told[0] == f"python work.py {FINISHED + 4}"
+    assert len(told) == FINISHED_PROGRAMS
+    assert told[0] == f"python work.py {FINISHED_PROGRAMS + 4}"

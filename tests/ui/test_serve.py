@@ -26,7 +26,7 @@ from tests.relief import relieved_after
 from tests.warm import WarmProcess
 from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 from tidegate.server.app import bind, names_of
 from tidegate.testing import Limit, Scenario, Simulator
 

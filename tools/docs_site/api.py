@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import Any
 
 PUBLIC = {
-    "tidegate": "Names that are imported from `tidegate` itself.",
+    "tidegate": "Names that are imported from `tidegate` itself. Guides: [Use](../usage.md), [The ordered "
+    "pool](../pool.md), [Settings](../settings.md).",
     "tidegate.admission.registry": "A registry of limits, for a service that has several. Guide: [Use](../usage.md).",
     "tidegate.fallbacks": "A choice of a fallback. Guide: [Fallbacks](../fallbacks.md).",
     "tidegate.core.values": "The cost of a call that `execute` governs.",
@@ -23,8 +24,16 @@ PUBLIC = {
 }
 """Public modules, in the order of the navigation, with the sentence that opens their page."""
 
-FIRST = ("wrap", "install", "uninstall", "map", "amap", "Settings", "registry", "fallback", "audit", "disabled")
-"""Names that are explained first, in this order: what a program begins with. The others follow by the alphabet."""
+SUBJECTS = {
+    "Govern calls": ("wrap", "install", "uninstall", "disabled"),
+    "Many rows": ("map", "amap", "RowResult", "Failed", "PoolStats"),
+    "Settings and state": ("Settings", "registry", "Key"),
+    "Another choice, and a trail": ("fallback", "audit"),
+    "Job queues of your own": ("classify", "after_failure", "Suspensions"),
+    "Providers of your own": ("register_provider",),
+    "Errors": ("Error", "ConfigurationError", "CapacityTimeout", "DeadlineExceeded"),
+}
+"""Names of `tidegate` itself by subject, in the order in which a program needs them."""
 
 CHOSEN = {
     "tidegate.admission.registry": ("NotReady", "RateLimitRegistry"),
@@ -37,14 +46,14 @@ CHOSEN = {
 
 def public_names(module: str) -> list[str]:
     """Return the public names of a module: those of `__all__`, or else the classes and functions that it defines."""
+    if module == "tidegate":
+        return [name for names in SUBJECTS.values() for name in names]
     if module in CHOSEN:
         return sorted(CHOSEN[module])
     loaded = import_module(module)
     names = getattr(loaded, "__all__", None)
     if names is not None:
-        named = {*names, "map", "amap"} if module == "tidegate" else names
-        first = [name for name in FIRST if name in named]
-        return [*first, *sorted(name for name in named if not name.startswith("_") and name not in first)]
+        return sorted(name for name in names if not name.startswith("_"))
     own = [name for name, value in vars(loaded).items() if getattr(value, "__module__", None) == module]
     return sorted(name for name in own if not name.startswith("_"))
 
@@ -55,8 +64,14 @@ def api_pages() -> dict[str, str]:
 
 
 def _page(module: str, sentence: str) -> str:
-    members = "".join(f"\n        - {name}" for name in public_names(module))
-    return f"# {module}\n\n{sentence}\n\n::: {module}\n    options:\n      members:{members}\n"
+    begin = f"# {module}\n\n{sentence}\n\n::: {module}\n    options:\n      members:"
+    if module != "tidegate":
+        return begin + "".join(f"\n        - {name}" for name in public_names(module)) + "\n"
+    shown = "show_root_heading: true, show_root_full_path: false, show_root_toc_entry: true, heading_level: 3"
+    parts = [f"{begin} false"]
+    for subject, names in SUBJECTS.items():
+        parts += [f"## {subject}", *(f"::: tidegate.{name}\n    options: {{{shown}}}" for name in names)]
+    return "\n\n".join(parts) + "\n"
 
 
 def api_text(module: str) -> str:

@@ -18,6 +18,9 @@ ROOT_PAGES = {
 }
 """Pages outside `docs/`: their places on the site. The README has its own first page there, `docs/index.md`."""
 
+MARK = "src/tidegate/server/static/icon.svg"
+"""Icon of the live page, which is the mark of the site too (`logo` and `favicon` of `mkdocs.yml`)."""
+
 
 def stage(root: Path, pages: Path, repository: str | None = None) -> list[Path]:
     """Fill the folder `pages` with what the site is built from, and return the Markdown files, sorted.
@@ -27,6 +30,7 @@ def stage(root: Path, pages: Path, repository: str | None = None) -> list[Path]:
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(root / "docs", pages)
     shutil.copytree(root / "examples", pages / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(root / MARK, pages / "images/mark.svg")
     places = {page: f"docs/{page.relative_to(pages).as_posix()}" for page in pages.rglob("*.md")}
     for source, place in ROOT_PAGES.items():
         if source != "README.md":

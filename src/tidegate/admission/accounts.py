@@ -230,11 +230,16 @@ class AccountTable:
         for key, account in self._accounts.items():
             yield key, account.controller
 
-    def snapshot(self, now: float) -> dict[Key, AccountSnapshot]:
-        return {
-            key: account_snapshot(controller, sum(each.waiting.count for each in queue.queues.values()), now)
-            for key, (controller, queue) in self._accounts.items()
-        }
+    def names(self) -> list[Key]:
+        return [*self._accounts]
+
+    def snapshot(self, name: Key, now: float) -> AccountSnapshot | None:
+        """Return the state of an account; None if it is forgotten."""
+        account = self._accounts.get(name)
+        if account is None:
+            return None
+        waiting = sum(each.waiting.count for each in account.queue.queues.values())
+        return account_snapshot(account.controller, waiting, now)
 
     def _forget_unused(self) -> None:
         for key, account in list(self._accounts.items()):

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from tidegate.admission import process
 from tidegate.core.events import AttemptEnded
-from tidegate.core.token_totals import NANO
+from tidegate.core.token_totals import DOLLARS_PER_UNIT
 from tidegate.core.values import CAPACITY, OK, Key, Usage
 from tidegate.errors import ConfigurationError
 from tidegate.providers import price_of
@@ -178,7 +178,7 @@ class Trail:
             ended.probe,
             None if usage is None else usage.cached_tokens,
             None if usage is None else usage.reasoning_tokens,
-            None if spent is None else spent * NANO,
+            None if spent is None else spent * DOLLARS_PER_UNIT,
             (usage.model or None) if usage is not None else None,
             ended.finish_reason,
             ended.request_id,

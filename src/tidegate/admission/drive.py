@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.admission import hooks
-from tidegate.admission.thread_states import LOOK_EVERY, is_exiting
+from tidegate.admission.thread_states import LOOK_SECONDS, is_exiting
 from tidegate.core.exchange import AttemptResult, ExchangeResult, Resume, Send
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY
@@ -133,7 +133,7 @@ class ThreadWaker:
         self.thread = threading.get_ident()
         self.blocks = _on_running_loop()
         self.exiting = False
-        self._look_at = time.monotonic() + LOOK_EVERY
+        self._look_at = time.monotonic() + LOOK_SECONDS
 
     def wake(self) -> bool:
         """Make the thread look again."""
@@ -151,7 +151,7 @@ class ThreadWaker:
         while True:
             now = time.monotonic()
             if now >= self._look_at:
-                self.exiting, self._look_at = is_exiting(now), now + LOOK_EVERY
+                self.exiting, self._look_at = is_exiting(now), now + LOOK_SECONDS
             soon = min(end, self._look_at)
             if self.exiting or self._woken.acquire(timeout=max(0.0, soon - now)) or soon == end:
                 return

@@ -27,8 +27,8 @@ first keys show which permit to request next time."""
 class PermitHandoff:
     """The permit handed down to a piece of work, and the work's calls; a context manager around the work.
 
-    `keys` maps each key of its attempts to the expected cost, in order of first use. `refused` is the answer of
-    `refused_at` that was handed back for lack of capacity; that attempt does not count as one of the work. `outcome` is
+    `keys` maps each key of its attempts to the expected cost, in order of first use. `refused` is the refusal for
+    lack of capacity of `refused_at`, which the work got; that attempt does not count as one of the work. `outcome` is
     that of its last attempt, at `outcome_at`. `answered_by` has the choices of its fallbacks that answered. A permit
     that was not used is withdrawn at the end; nothing is learned from it.
 

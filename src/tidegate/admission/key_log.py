@@ -23,11 +23,11 @@ from tidegate.core.wait_text import duration, failure_text, never_answered, wait
 INFO, WARNING = 20, 30
 """Levels of the standard library's `logging`."""
 
-NOTED, GRAVE = 2.0, 60.0
+NOTED_SECONDS, GRAVE_SECONDS = 2.0, 60.0
 """Seconds of a cooldown from which it is logged at INFO, and from which at WARNING. Raising either hides more waits.
 Chosen: shorter ones are over before they are read; a minute is the window of most quotas."""
 
-REPEATED = 300.0
+REPEATED_SECONDS = 300.0
 """Seconds after which a cooldown that lasts is logged again. Raising it shortens the log. Chosen: a person who looks
 into the log during a long wait finds a recent record."""
 
@@ -75,8 +75,10 @@ class WaitLog:
         stated = pause.stated_for(now) if gate == "pause" else 0.0
         expected = max(tried - now, stated, lasted)
         unreached = gate == "breaker" and not breaker.reached
-        level = WARNING if expected > GRAVE or unreached else INFO
-        if (expected <= NOTED and not unreached) or (level <= self._level and now < self._logged_at + REPEATED):
+        level = WARNING if expected > GRAVE_SECONDS or unreached else INFO
+        if (expected <= NOTED_SECONDS and not unreached) or (
+            level <= self._level and now < self._logged_at + REPEATED_SECONDS
+        ):
             return None
         self._level, self._logged_at = level, now
         last = admission.unavailability.last if gate != DAY else None
@@ -87,7 +89,9 @@ class WaitLog:
             return WaitRecord(level, f"never reached: {cause}; is the address right? {then}")
         text = wait_text(gate, tried - now, pause.stated if stated else 0.0, cause)
         calls = f"{waiting} {'call waits' if waiting == 1 else 'calls wait'}"
-        return WaitRecord(level, f"{text}; {calls}" + (f", for {duration(lasted)} so far" if lasted > NOTED else ""))
+        return WaitRecord(
+            level, f"{text}; {calls}" + (f", for {duration(lasted)} so far" if lasted > NOTED_SECONDS else "")
+        )
 
     def _lasts(self, gate: str, stretch: float, now: float) -> bool:
         """Return whether the cooldown of the last look has not ended since."""

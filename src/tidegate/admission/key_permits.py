@@ -17,13 +17,13 @@ from tidegate.admission.wait_queue import UNPRICED, UNTAKEN_SECONDS, Waiter, Wai
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.held_time import HeldTime
 from tidegate.core.limiter_state import Out, Permit
-from tidegate.core.provenance import MINUTE
+from tidegate.core.provenance import OLD_OBSERVATION_SECONDS
 from tidegate.core.snapshot import UNSHARED, KeySnapshot, Sharing, cause_of, key_snapshot, latest_pause
 from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import INFINITY, Cost
 from tidegate.core.wait_text import HeadWait
 
-SAMPLE = 256
+SAMPLED_CALLS = 256
 """Queued calls whose cost `mean_cost` reads, at most. Raising it makes each snapshot of a long queue slower. Chosen: a
 mean of this many is right within a few per cent."""
 
@@ -111,9 +111,9 @@ class KeyPermits:
         return HeadWait(gate, opens, stated, cause_of(self.admission, gate))
 
     def mean_cost(self) -> Cost:
-        """Return the mean cost of the first `SAMPLE` waiting calls; one request if none waits."""
+        """Return the mean cost of the first `SAMPLED_CALLS` waiting calls; one request if none waits."""
         total, count = [0.0] * len(UNPRICED), 0
-        for waiter in islice(self.waiting.in_order(), SAMPLE):
+        for waiter in islice(self.waiting.in_order(), SAMPLED_CALLS):
             self._price(waiter)
             total = [sum(pair) for pair in zip(total, waiter.cost, strict=True)]
             count += 1
@@ -178,7 +178,8 @@ class KeyPermits:
         """Admit a call that does not wait, unless a quota, the pause, the breaker or the highest concurrency holds it.
 
         Learned concurrency and pace do not hold it, nor does a queue that only these hold. But it takes no capacity
-        that the head waits for. Otherwise the call gets the newest refusal of the last `MINUTE` seconds.
+        that the head waits for. Otherwise the call gets the newest refusal of the last `OLD_OBSERVATION_SECONDS`
+        seconds.
         """
         admission, head = self.admission, self.waiting.head()
         self._price(waiter)
@@ -198,7 +199,7 @@ class KeyPermits:
         if gate not in ("breaker", "concurrency"):
             waiter.opens_at = ready
         refusal = admission.refusal
-        recent = refusal is not None and now - refusal[1] <= MINUTE and gate != "breaker"
+        recent = refusal is not None and now - refusal[1] <= OLD_OBSERVATION_SECONDS and gate != "breaker"
         if recent and refusal is not None and waiter.receives(refusal[0].answer):
             waiter.replay = refusal[0]
 

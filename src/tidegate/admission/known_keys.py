@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from tidegate.admission import hooks, process, redaction
@@ -45,8 +45,17 @@ Chosen: more keys than a program has models and credentials, and the longest win
 logger = logging.getLogger("tidegate")
 
 
+T = TypeVar("T")
+
+
 def today() -> datetime:
     return datetime.now(UTC)
+
+
+def _looked(
+    look: Callable[[Key, float], T | None], name: Key, clock: Callable[[], float], out: Out
+) -> tuple[list[Waiter], T | None]:
+    return [], look(name, clock())
 
 
 class KnownKeys(StepTable):
@@ -197,18 +206,25 @@ class KnownKeys(StepTable):
     def snapshot(self, keys: Iterable[Key] | None = None) -> RegistrySnapshot:
         """Return the present state of every known key: limits, levels, waiting calls, the closed gate and its opening.
 
-        A gate is one limiter of a key that may hold a call back. `keys` selects some of the keys.
+        A gate is one limiter of a key that may hold a call back. `keys` selects some of the keys. Each key is read at
+        an instant of its own, so that the calls of other keys never wait for all of them.
         """
         selected = None if keys is None else list(keys)
         self.catch_up()
+        known, accounts = self._step(lambda out: ([], ([*self._queues], self._accounts.names())), lambda: ([], []))
+        queues = self._queues
+        return RegistrySnapshot(
+            self._states(
+                known if selected is None else selected,
+                lambda key, now: queues[key].snapshot(now) if key in queues else None,
+            ),
+            self._states(accounts, self._accounts.snapshot),
+        )
 
-        def step(out: Out) -> tuple[list[Waiter], RegistrySnapshot]:
-            now, queues = self.clock(), self._queues
-            known = queues if selected is None else [key for key in selected if key in queues]
-            seen = {key: queues[key].snapshot(now) for key in known}
-            return [], RegistrySnapshot(seen, self._accounts.snapshot(now))
-
-        return self._step(step, lambda: RegistrySnapshot({}, {}))
+    def _states(self, names: list[Key], look: Callable[[Key, float], T | None]) -> dict[Key, T]:
+        """Return what `look` says about each name, None left out; each look is one step."""
+        states = ((name, self._step(partial(_looked, look, name, self.clock), nothing)) for name in names)
+        return {name: state for name, state in states if state is not None}
 
     def before_fork(self) -> None:
         """Wait until the current step ends, so that the child finds nothing half done."""

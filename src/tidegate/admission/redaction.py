@@ -11,7 +11,6 @@ import base64
 import binascii
 import html
 import json
-import logging
 import os
 import re
 import threading
@@ -25,6 +24,7 @@ from tidegate.core.safe_text import (
     SECRET_NAME,
     is_prefixed,
     is_secret_in_text,
+    lazy_pattern,
     looks_secret,
     printable,
     without_credentials,
@@ -52,19 +52,19 @@ PREFIX = 12
 MAX_PIECED_CHARACTERS = 1024
 """Characters of a credential whose parts are searched for. Chosen: keys have 20 to 250."""
 
-CASELESS = re.compile(r"[0-9a-fA-F\-]+")
+CASELESS = lazy_pattern(r"[0-9a-fA-F\-]+")
 """Hexadecimal digits and UUIDs, which servers repeat in upper or lower case."""
 
-SECRETIVE = re.compile(
+SECRETIVE = lazy_pattern(
     r"(?i)key(?!board)|token(?!i[sz])|secret|passw|passphrase|(?:_|\b)pass(?:_|\b)|_pwd\b|credential|auth(?!or)|cookie"
     r"|signature|private|(?:_|\b)dsn\b|jwt"
 )
 """Names of environment variables whose values are credentials."""
 
-HEADERS = re.compile(r"(?i)headers\Z")
+HEADERS = lazy_pattern(r"(?i)headers\Z")
 """Names of environment variables that hold headers, some of which may be credentials (OTEL_EXPORTER_OTLP_HEADERS)."""
 
-HARMLESS = re.compile(
+HARMLESS = lazy_pattern(
     r"(?i)(?:_|\b)(?:mode|type|method|url|uri|endpoint|file|path|dir|home|sock|socket|version|name|region|enabled|count"
     r"|limit|max|ttl|timeout|seconds|algorithm|provider|backend|class|module|scopes?|issuer|audience|host|port"
     r"|max tokens)\b"
@@ -436,30 +436,3 @@ def in_client(client: object) -> Iterator[str]:
         facts = getattr(each, "__dict__", None)
         if isinstance(facts, Mapping):
             yield from (value for name in CLIENT_ATTRIBUTES if isinstance(value := facts.get(name), str))
-
-
-class LogRedaction(logging.Filter):
-    """Filter that redacts this project's logger: the message and the traceback, before any handler sees them."""
-
-    _formatter = logging.Formatter()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Redact a record in place, and return True: every record is logged."""
-        try:
-            told = record.getMessage()
-            kept = clean(told)
-            if kept != told:
-                record.msg, record.args = kept, None
-            if record.exc_info and record.exc_info[0] is not None:
-                trace = self._formatter.formatException(record.exc_info)
-                record.exc_text = clean(trace, lines=True)
-                if record.exc_text != trace:
-                    # Another handler would format the exception itself.
-                    record.exc_info = None
-        except Exception as error:
-            record.msg = f"a log line could not be redacted: {type(error).__name__}"
-            record.args = record.exc_info = None
-        return True
-
-
-logging.getLogger("tidegate").addFilter(LogRedaction())

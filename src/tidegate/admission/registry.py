@@ -29,7 +29,7 @@ from tidegate.core.circuit_breaker import AVAILABLE, KeyOutage
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.saved_state import SavedKey, export, export_quotas
 from tidegate.core.values import INFINITY, Cost, Key, Outcome
-from tidegate.core.window_inference import DEFAULT_WINDOW
+from tidegate.core.window_inference import DEFAULT_WINDOW_SECONDS
 from tidegate.errors import ConfigurationError
 from tidegate.providers import load_prices
 from tidegate.settings import Settings
@@ -81,7 +81,7 @@ def _show_process(queue: Any) -> Callable[[], object] | None:
     if os.name != "posix":
         return None
     try:
-        from tidegate.launch.runs import ProcessStatus
+        from tidegate.launch.process_status import ProcessStatus
 
         shown = ProcessStatus()
         shown.on_new_queue(queue)
@@ -203,7 +203,7 @@ class RateLimitRegistry(KeyTable):
 
         def step(out: Out) -> tuple[list[Waiter], Permit | NotReady]:
             now = self.clock()
-            queue = self._queue_of(key, DEFAULT_WINDOW, now)
+            queue = self._queue_of(key, DEFAULT_WINDOW_SECONDS, now)
             now = now if self._shared is None else self._shared.enter(queue, now)
             admission = queue.admission
             if not queue.waiting.count and admission.rejection is None and admission.ready_at(cost, now)[0] <= now:

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+import tidegate.admission.log_redaction  # noqa: F401  # its filter precedes every record
 from tidegate.core import saved_state as core
 from tidegate.core.safe_text import masked, without_digests
 from tidegate.core.values import Key, Refill

@@ -100,7 +100,7 @@ class Listeners:
                 )
 
 
-NUDGED = 8
+NUDGED_EXECUTORS = 8
 """Executors of waiting calls that a finalizer wakes, at most, so that one of them does its rest. Raising it wakes more
 in vain; lowering it trusts fewer to run. Chosen: as many as look in a second (`key_queue.LOOKS_PER_SECOND`)."""
 
@@ -180,7 +180,7 @@ class StepTable(ABC):
         # Without the lock: what another thread changes at the same time is looked at by its own step.
         for callback in list(queue.ready_callbacks.values()):
             callback.wake()
-        for group in list(queue.waiting.groups.values())[:NUDGED]:
+        for group in list(queue.waiting.groups.values())[:NUDGED_EXECUTORS]:
             first = group.first
             if first is not None and first.waker is not None:
                 getattr(first.waker, "nudge", first.waker.wake)()

@@ -67,21 +67,21 @@ def _look(name: str, thread: int) -> Any:
             gc.enable()
 
 
-LOOK_EVERY = 1.0
+LOOK_SECONDS = 1.0
 """Seconds after which a waiting thread wakes to ask for this state, and between two looks of the process. Raising it
-ends an interrupted program later; lowering it wakes threads more often. Chosen: a fifth of `GRACE`."""
+ends an interrupted program later; lowering it wakes threads more often. Chosen: a fifth of `GRACE_SECONDS`."""
 
-GRACE = 5.0
+GRACE_SECONDS = 5.0
 """Seconds for which calls still wait in this state. Raising it ends an interrupted program later; lowering it gives up
 calls that the SDK's own retries would get answered. Derived: two retries of the SDKs, after 0.5 to 2 s each."""
 
-MAX_CONTEXTS = 8
+MAX_CHAIN_ERRORS = 8
 """Exceptions of a chain that are searched for the interrupt. Raising it finds one below more failed handlers. Chosen:
 a program rarely nests more; a chain may be a circle."""
 
 
 class ExitWatch:
-    """Knowledge that all waiting threads of a process share: one of them looks once in `LOOK_EVERY` seconds."""
+    """Knowledge that all waiting threads of a process share: one of them looks once in `LOOK_SECONDS` seconds."""
 
     def __init__(self) -> None:
         self._looking = _thread.allocate_lock()
@@ -89,14 +89,15 @@ class ExitWatch:
         self._since: float | None = None
 
     def is_exiting(self, now: float) -> bool:
-        """Return whether the program has been in this state for `GRACE` seconds; `now` is in monotonic seconds."""
+        """Return whether the program has been in this state for `GRACE_SECONDS` seconds; `now` is in monotonic
+        seconds."""
         import threading
 
         if threading.current_thread() is threading.main_thread():
             return False  # It waits for a call, not for threads.
         if now >= self._look_at and self._looking.acquire(blocking=False):
             try:
-                self._look_at = now + LOOK_EVERY
+                self._look_at = now + LOOK_SECONDS
                 if not _joins_after_interrupt():
                     self._since = None
                 elif self._since is None:
@@ -104,7 +105,7 @@ class ExitWatch:
             finally:
                 self._looking.release()
         since = self._since
-        return since is not None and now - since >= GRACE
+        return since is not None and now - since >= GRACE_SECONDS
 
 
 is_exiting = ExitWatch().is_exiting
@@ -138,7 +139,7 @@ def _codes_of(frame: FrameType | None) -> set[object]:
 
 def _is_interrupt(error: BaseException | None) -> bool:
     """Return whether an exception is the interrupt, or was raised while the interrupt was handled."""
-    for _ in range(MAX_CONTEXTS):
+    for _ in range(MAX_CHAIN_ERRORS):
         if error is None or isinstance(error, KeyboardInterrupt):
             break
         error = error.__context__

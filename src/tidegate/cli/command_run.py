@@ -10,22 +10,24 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.admission.redaction import clean, clean_arguments
-from tidegate.cli.status import StatusLine, drawable
-from tidegate.cli.status_text import StatusText, end_line
+from tidegate.cli.end_line import end_line
+from tidegate.cli.run_request import STDERR, say
+from tidegate.cli.status_row import StatusLine, drawable
 from tidegate.core.safe_text import printable
 from tidegate.errors import ConfigurationError
 from tidegate.launch.child import Child, replace
-from tidegate.launch.environment import StateFile, environment
-from tidegate.launch.gateway_process import GatewayProcess
+from tidegate.launch.environment import environment
 from tidegate.launch.runs import Ungoverned, read_ungoverned, run_folder, write_command
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal, Totals
 
-VERSION = 1
+if TYPE_CHECKING:
+    from tidegate.launch.gateway_process import GatewayProcess
+    from tidegate.launch.state_file import StateFile
+
+REPORT_VERSION = 1
 """Version of the report; a field that changes its meaning or goes raises it."""
 
 COUNTS = {
@@ -71,7 +73,7 @@ def facts(run: EndedRun) -> dict[str, Any]:
     totals, missed = run.totals, run.ungoverned
     signaled = os.WIFSIGNALED(run.status)
     return {
-        "version": VERSION,
+        "version": REPORT_VERSION,
         "command": clean_arguments(run.command),
         "exit_code": None if signaled else os.waitstatus_to_exitcode(run.status),
         "signal": os.WTERMSIG(run.status) if signaled else None,
@@ -115,12 +117,10 @@ def _quota(quota: QuotaTotal) -> dict[str, Any]:
     }
 
 
-STDERR = 2
-
-LOOK_EVERY = 0.5
+LOOK_SECONDS = 0.5
 """Seconds between two updates of the status line. Chosen: a person sees changes as they happen."""
 
-GIVEN_UP = 75
+GIVEN_UP_CODE = 75
 """Exit code under `--strict` of a command that succeeded while calls were given up (sysexits.h: EX_TEMPFAIL)."""
 
 
@@ -169,30 +169,32 @@ def run_command(command: Sequence[str], options: RunOptions) -> int:
             environ = gateway.environ(environ)
         child = Child(command, environ)
         folder = Folder(Path(run_dir))
-        say = _say
+        tell = _say
         if shown and drawable(STDERR, os.environ):
             row = StatusLine(STDERR, os.environ)
-            say = row.say
+            tell = row.say
             ended = _drawn(child, folder, row)
         else:
-            ended = child.wait(_nothing, _nothing, LOOK_EVERY)
+            ended = child.wait(_nothing, _nothing, LOOK_SECONDS)
         if gateway is not None:
             gateway.end()
         totals = folder.totals()
         missed = read_ungoverned(Path(run_dir), totals.hosts)
         if shown:
-            say(end_line(totals, missed, shlex.join(clean_arguments(command))))
+            tell(end_line(totals, missed, shlex.join(clean_arguments(command))))
         if state is not None:
             _keep(state, run_dir, shown)
         if options.report is not None:
             seconds = time.monotonic() - began_at
             _report(options.report, EndedRun(command, ended, seconds, totals, missed), shown)
     code = child.end_alike(ended)
-    return GIVEN_UP if options.strict and not code and totals.sum("given_up") else code
+    return GIVEN_UP_CODE if options.strict and not code and totals.sum("given_up") else code
 
 
 def _gateway(environ: Mapping[str, str], shown: bool) -> GatewayProcess | None:
     """Start the gateway of a run; None, with a line, where that fails."""
+    from tidegate.launch.gateway_process import GatewayProcess
+
     try:
         gateway = GatewayProcess(environ, Path.cwd())
     except OSError as error:
@@ -207,7 +209,7 @@ def _gateway(environ: Mapping[str, str], shown: bool) -> GatewayProcess | None:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):
-        typer.echo(f"tidegate: {printable(text)}", err=True)
+        say(printable(text))
 
 
 def _report(report: RunReport, run: EndedRun, shown: bool) -> None:
@@ -224,16 +226,18 @@ def _keep(state: StateFile, run_dir: str, shown: bool) -> None:
     except (OSError, ValueError) as error:
         if shown:
             why = str(error) or type(error).__name__
-            typer.echo(f"tidegate: learned limits not saved: {why}; the state file is unchanged", err=True)
+            say(f"learned limits not saved: {why}; the state file is unchanged")
 
 
 def _drawn(child: Child, folder: Folder, row: StatusLine) -> int:
+    from tidegate.cli.status_text import StatusText
+
     status = StatusText()
     try:
         return child.wait(
             lambda: row.show(partial(status.line, folder.totals(), time.monotonic())),
             row.clear,
-            LOOK_EVERY,
+            LOOK_SECONDS,
         )
     finally:
         row.clear()

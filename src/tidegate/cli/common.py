@@ -11,15 +11,13 @@ import typer
 from typer.core import TyperGroup
 
 from tidegate.admission.redaction import clean
+from tidegate.cli.run_request import UNUSABLE_CODE
 from tidegate.core.safe_text import printable
 from tidegate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-UNUSABLE = 2
-"""Exit code for an unusable value, the same as for an unknown option (click: UsageError.exit_code)."""
 
 
 class CommandGroup(TyperGroup):
@@ -44,7 +42,7 @@ def in_one_line(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*positional, **named)
         except ConfigurationError as error:
-            raise stop(str(error), UNUSABLE) from None
+            raise stop(str(error), UNUSABLE_CODE) from None
 
     return run
 
@@ -54,7 +52,7 @@ def stop(message: str, code: int = 1) -> typer.Exit:
     return typer.Exit(code)
 
 
-UNBOUNDED = 10_000
+UNBOUNDED_COLUMNS = 10_000
 """Columns of a file or a pipe. Chosen: wider than any line, so nothing is folded or cut there."""
 
 AnyConsole = TypeVar("AnyConsole", bound="Console")
@@ -63,13 +61,13 @@ AnyConsole = TypeVar("AnyConsole", bound="Console")
 def unbounded(console: AnyConsole) -> AnyConsole:
     """Return the console, which cuts and folds nothing outside a terminal, unless `COLUMNS` names a width."""
     if not console.is_terminal and not os.environ.get("COLUMNS"):
-        console.width = UNBOUNDED
+        console.width = UNBOUNDED_COLUMNS
     return console
 
 
 def print_table(console: Console, table: Table) -> None:
     """Print a table; or each of its rows in words, where the terminal is so narrow that cells would be cut."""
-    wide = console.options.update(max_width=UNBOUNDED)
+    wide = console.options.update(max_width=UNBOUNDED_COLUMNS)
     if console.measure(table, options=wide).maximum <= console.width:
         console.print(table)
         return

@@ -81,7 +81,10 @@ def simulate(
         for name, value in context.params.items()
         if name not in OTHER_OPTIONS and value not in (None, [], ())
     }
-    played = _scenario(scenario, given)
+    _serve_until_stopped(_scenario(scenario, given), port, log)
+
+
+def _serve_until_stopped(played: Scenario, port: int, log: bool) -> None:
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: stopped.set())

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 60.0
 """Seconds without a call from which a key is idle. Chosen: the window of most quotas, after which nothing is held."""
 
-NARROWEST = 24
+LEAST_COLUMNS = 24
 """Columns to which lines are folded at least. Chosen: a word beside the deepest indent has room."""
 
-FOLDED = 4
+FOLDED_COLUMNS = 4
 """Columns by which the rest of a folded line is indented further. Chosen: more than between two levels of lines."""
 
 
@@ -107,8 +107,10 @@ def lines_of(programs: Iterable[ListedRun], now: float, *, with_outcomes: bool =
 
 def folded(line: ListedLine, columns: int) -> list[ListedLine]:
     """Return a line as several where it is wider than a terminal of so many columns."""
-    indent = len(line.text) - len(line.text.lstrip()) + FOLDED
-    parts = textwrap.wrap(line.text, max(columns, NARROWEST), subsequent_indent=" " * indent, break_on_hyphens=False)
+    indent = len(line.text) - len(line.text.lstrip()) + FOLDED_COLUMNS
+    parts = textwrap.wrap(
+        line.text, max(columns, LEAST_COLUMNS), subsequent_indent=" " * indent, break_on_hyphens=False
+    )
     return [ListedLine(part, line.style) for part in parts]
 
 

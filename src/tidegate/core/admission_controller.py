@@ -25,7 +25,6 @@ from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit
 from tidegate.core.cost_estimator import MAX_BELIEVED_TOKENS
 from tidegate.core.feedback import accepted, answered, failed, reaches, refused, rejected, silent, succeeded
 from tidegate.core.limiter_state import LimiterSettings, LimiterState, Out, Permit
-from tidegate.core.provenance import Source
 from tidegate.core.quota import AccountQuotas, SharedNames, TwoLevelQuotas, doubt_charges
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import charge_of, expected_charge
@@ -42,6 +41,7 @@ from tidegate.core.values import (
     QuotaReading,
     RequestFacts,
     Silence,
+    Source,
     Usage,
 )
 
@@ -321,7 +321,7 @@ class AdmissionController(LimiterState):
         self.quotas.settle(permit.charges, produced, returned, self.order, now, cost, known)
 
 
-SCARCE = 0.1
+SCARCE_QUOTA_SHARE = 0.1
 """Share of a quota below which an event warns of it, where no copy can pace it. Source: promptfoo's scheduler."""
 
 
@@ -337,7 +337,7 @@ def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
             again = gates.quotas.mirrors.get(reading.name)
             if again is not None and gates.quotas.provenance[reading.name].retold:
                 _emit_learned(gates, again, now, out)
-    before, gates.scarce = gates.scarce, scarcest is not None and scarcest[0] < SCARCE
+    before, gates.scarce = gates.scarce, scarcest is not None and scarcest[0] < SCARCE_QUOTA_SHARE
     if out is not None and scarcest is not None and gates.scarce and not before:
         out.append(events.RateLimitWarning(gates.key, now, *scarcest))
 
@@ -410,7 +410,7 @@ def _hint_headroom(gates: LimiterState, mirror: QuotaMirror, now: float) -> None
         gates.hint_headroom(mirror.name, mirror.level(now))
 
 
-SOON = 1e-6
+FOLLOWER_LOOK_SECONDS = 1e-6
 """Seconds after which a call looks again that follows another model's call. Chosen: before anything else."""
 
 
@@ -491,8 +491,8 @@ class ModelController(AdmissionController):
             if paused > ready:
                 ready, gate = paused, "pause"
         earlier, held_by = account.earlier.opens_at(self, now)
-        if held_by and max(earlier, now + SOON) > ready:
-            ready, gate = max(earlier, now + SOON), held_by
+        if held_by and max(earlier, now + FOLLOWER_LOOK_SECONDS) > ready:
+            ready, gate = max(earlier, now + FOLLOWER_LOOK_SECONDS), held_by
         return ready, gate
 
     def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:

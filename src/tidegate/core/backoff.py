@@ -71,27 +71,27 @@ def ceiling(failures: int, base: float, cap: float) -> float:
 GRACE_ROUND_TRIPS = 3.0
 """Refusal round trips after which a single attempt counts as admitted: single refusals exceed the mean."""
 
-GRACE_FIRST = 0.25
-"""Seconds of that time before the first refusal was measured. Chosen: within `GRACE_BOUNDS`."""
+FIRST_GRACE_SECONDS = 0.25
+"""Seconds of that time before the first refusal was measured. Chosen: within `GRACE_BOUNDS_SECONDS`."""
 
-GRACE_BOUNDS = (0.02, 2.0)
+GRACE_BOUNDS_SECONDS = (0.02, 2.0)
 """Bounds of that time in seconds. Chosen: a single measurement near zero, or of a stalled loop, must not decide."""
 
 
-PROGRESS = 4
+PROGRESS_CALLS = 4
 """Calls admitted between two waves of refusals from which on the second wave is a new one. Chosen: a provider that
 admits a few calls after each named time makes progress."""
 
 
-IN_VAIN = 2
-WAVE = 8
+REPEATED_WAVES = 2
+WAVE_REFUSALS = 8
 """Repeated waves, and refusals of one wave, from which on a quota's mirror is not trusted to hold calls back."""
 
 
-FADES = 0.9
+ATTEMPT_WEIGHT_KEPT = 0.9
 """Share of each attempt's weight that is left after a refusal. Chosen: ten refusals show a few per cent."""
 
-OCCASIONAL = 0.2
+OCCASIONAL_REFUSAL_SHARE = 0.2
 """Share of refused attempts up to which a refusal does not pause the key: then it costs less than a pause."""
 
 
@@ -108,8 +108,8 @@ class RefusedShare:
 
     def refused(self, admitted: int) -> float:
         """Record a refusal, after `admitted` attempts of the key in all; return the share, by recent refusals."""
-        self._kept = FADES * self._kept + max(0, admitted - self.admitted)
-        self._refused = FADES * self._refused + 1.0
+        self._kept = ATTEMPT_WEIGHT_KEPT * self._kept + max(0, admitted - self.admitted)
+        self._refused = ATTEMPT_WEIGHT_KEPT * self._refused + 1.0
         self.admitted = max(admitted, self.admitted)
         return self._refused / (self._refused + self._kept)
 
@@ -151,18 +151,18 @@ class Pause:
         self.used = self.alone = False
         self._group = self._left = 0
         self._grace_until = float("-inf")
-        self.grace = GRACE_FIRST
+        self.grace = FIRST_GRACE_SECONDS
         self._known = False
         self.refusals = 0
         self.share = RefusedShare()
         self.stated, self.stated_until = 0.0, float("-inf")
-        self._admitted, self._repeats, self._wave = -PROGRESS, 0, 0
+        self._admitted, self._repeats, self._wave = -PROGRESS_CALLS, 0, 0
         # Of the repeats, those in a row of waves that name a time; the newest wave named one.
         self._vain, self._named = 0, False
 
     def repeated(self, admitted: int, named: bool = True) -> None:
         """Record a wave of refusals; only one that `named` a time can repeat the wave right before it."""
-        few = admitted - self._admitted < PROGRESS
+        few = admitted - self._admitted < PROGRESS_CALLS
         self._repeats = self._repeats + 1 if few else 0
         self._vain = self._vain + 1 if few and named and self._named else 0
         self._admitted, self._wave, self._named = admitted, 0, named
@@ -170,7 +170,7 @@ class Pause:
     @property
     def is_unanswerable(self) -> bool:
         """Return whether calls went when they should, and were refused again and again, or many at once."""
-        return self._repeats >= IN_VAIN or self._wave >= WAVE
+        return self._repeats >= REPEATED_WAVES or self._wave >= WAVE_REFUSALS
 
     def close(
         self, now: float, hint: float | None, alone: bool, draw: float, new_wave: bool, stated: float = 0.0
@@ -203,12 +203,13 @@ class Pause:
         return self.until
 
     def hold(self, now: float) -> None:
-        """Close the gate for `GRACE_FIRST` seconds, then let groups of 1, 2, 4, ... attempts go one after another.
+        """Close the gate for `FIRST_GRACE_SECONDS` seconds, then let groups of 1, 2, 4, ... attempts go one after
+        another.
 
         The refusals of attempts in flight arrive meanwhile. Each of them would free a slot for a call that is refused.
         """
         self.used = True
-        self._extend(now + GRACE_FIRST)
+        self._extend(now + FIRST_GRACE_SECONDS)
         self.alone, self._group, self._left = True, 1, 1
         self._grace_until = float("-inf")
 
@@ -241,7 +242,7 @@ class Pause:
 
     def refused_within(self, seconds: float) -> None:
         """Learn how fast this provider refuses."""
-        low, high = GRACE_BOUNDS
+        low, high = GRACE_BOUNDS_SECONDS
         seen = min(high, max(low, GRACE_ROUND_TRIPS * seconds))
         self.grace = 0.7 * self.grace + 0.3 * seen if self._known else seen
         self._known = True
@@ -253,7 +254,7 @@ class Pause:
         begins a new one. No group is larger than `limit`, the calls that may be in flight. Groups end where the key was
         idle.
         """
-        if self._group and now > max(self.until, self._grace_until) + GRACE_BOUNDS[1]:
+        if self._group and now > max(self.until, self._grace_until) + GRACE_BOUNDS_SECONDS[1]:
             self.alone, self._group = False, 0
         if not self._group:
             if self.alone:
@@ -263,7 +264,7 @@ class Pause:
         self._left -= 1
         if not self._left:
             # The first attempt shows whether a window is spent, so its refusal is waited for.
-            self._grace_until = now + (self.grace if self._group == 1 else min(self.grace, GRACE_FIRST))
+            self._grace_until = now + (self.grace if self._group == 1 else min(self.grace, FIRST_GRACE_SECONDS))
             self._group *= 2
             self._left = self._group
             if self._group >= limit:
@@ -286,20 +287,20 @@ class Pause:
         self.until = max(self.until, until)
 
 
-TRIED = 0.25
-HALF = 0.5
-"""Share of a hint after which one attempt goes: `TRIED`, or the rounding of the hint, up to `HALF`. Chosen: a quarter
-precedes the end of a hint that is three times too long. Fewer seconds would hide how fast two rounded hints count
-down."""
+FIRST_TRIAL_SHARE = 0.25
+LAST_TRIAL_SHARE = 0.5
+"""Share of a hint after which one attempt goes: `FIRST_TRIAL_SHARE`, or the rounding of the hint, up to
+`LAST_TRIAL_SHARE`. Chosen: a quarter precedes the end of a hint that is three times too long. Fewer seconds would hide
+how fast two rounded hints count down."""
 
-WHOLE = 1.0
+WHOLE_HINT_SECONDS = 1.0
 """Seconds to which a `retry-after` is rounded up (RFC 9110, section 10.2.3: whole seconds)."""
 
-EXACT = 0.001
+EXACT_HINT_SECONDS = 0.001
 """Seconds to which a hint with decimals is rounded (OpenAI's `retry-after-ms` and prose)."""
 
 
-AGAIN = 2.0
+NEW_TRIAL_HINT_RATIO = 2.0
 """Ratio to the longest hint whose trial showed nothing from which on another hint is tried. At 1 each hint of a second
 costs a true provider a refusal."""
 
@@ -382,7 +383,7 @@ class HintTrust:
 
     def _begin(self, hint: float, grace: float, admitted: bool) -> float:
         """Return the wait after the first refusal of a spell; `admitted` says that it comes after an admission."""
-        if not admitted or self._let_in < PROGRESS:
+        if not admitted or self._let_in < PROGRESS_CALLS:
             # The time that was named was too short, or the key was hardly used and loses little by waiting.
             self._tried = 1.0
             return hint
@@ -391,8 +392,8 @@ class HintTrust:
             self.share = self._tried
         self._proved = False
         part = self.share
-        if not self._fixed and grace < GRACE_BOUNDS[1] and hint > AGAIN * self._told_little:
-            part *= max(TRIED, min(HALF, rounding_of(hint) / hint))
+        if not self._fixed and grace < GRACE_BOUNDS_SECONDS[1] and hint > NEW_TRIAL_HINT_RATIO * self._told_little:
+            part *= max(FIRST_TRIAL_SHARE, min(LAST_TRIAL_SHARE, rounding_of(hint) / hint))
             if part * hint < grace:
                 # The outcome is unknown of an attempt before that.
                 part = self.share if self.share >= 1.0 else 0.0
@@ -430,4 +431,4 @@ class HintTrust:
 
 def rounding_of(hint: float) -> float:
     """Return the seconds to which a hint seems to be rounded."""
-    return WHOLE if hint == round(hint) else EXACT
+    return WHOLE_HINT_SECONDS if hint == round(hint) else EXACT_HINT_SECONDS

@@ -29,10 +29,10 @@ RATE = re.compile(r"(\d+)\s*/\s*(s|min|h|day)")
 SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
-PARTS = 1000
+WINDOW_PARTS = 1000
 """Charges that a window is divided into at most. Chosen: a call comes back a thousandth of the window late."""
 
-MAX_UNSENT = 4096
+MAX_UNSENT_ATTEMPTS = 4096
 """Newest attempts whose charges can be taken back. Chosen: far above those that have a permit and are not sent yet."""
 
 
@@ -69,8 +69,8 @@ def rule_for(key: Key, ceilings: Mapping[str, str]) -> CeilingRule | None:
 class CeilingMirror(RollingWindowMirror):
     """One rolling window of a ceiling.
 
-    Attempts of a `PARTS`-th of the window are one charge, which comes back a window after the last of them. So a long
-    window keeps few charges.
+    Attempts of a `WINDOW_PARTS`-th of the window are one charge, which comes back a window after the last of them. So a
+    long window keeps few charges.
     """
 
     __slots__ = ()
@@ -83,7 +83,7 @@ class CeilingMirror(RollingWindowMirror):
         """Charge an attempt, perhaps with those right before it."""
         amount, entries = min(amount, self.limit), self.ledger.entries
         self.used += amount
-        if not entries or now >= entries[-1].charged_at + self.window / PARTS:
+        if not entries or now >= entries[-1].charged_at + self.window / WINDOW_PARTS:
             return self.debit(amount, 0.0, order, now)
         self.ledger.amend(entries[-1], entries[-1].amount + amount)
         entries[-1].charged_at = self._arrival(now)
@@ -136,7 +136,7 @@ class Ceiling:
         ]
         known = self._unsent if self._unsent is not None else {}
         known[order] = charges
-        if len(known) > MAX_UNSENT:
+        if len(known) > MAX_UNSENT_ATTEMPTS:
             del known[next(iter(known))]
         self._unsent = known
 

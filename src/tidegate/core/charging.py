@@ -7,9 +7,11 @@ each other, so for calls sent about when the answered one was, it is `Unsure` wh
 
 - The first answer bounds what was charged so far: at least its own call, at most all calls sent until then. The table's
   rule is dropped at once where it fits into no such bounds and another rule does.
-- Later, over spans of `SPAN` of the limit, the rule with the smallest error takes over if it is clearly better.
+- Later, over spans of `SPAN_LIMIT_SHARE` of the limit, the rule with the smallest error takes over if it is clearly
+better.
 
-Once a rule was confirmed by `SETTLED` spans, charges at the end of answers are followed only where the rule has them.
+Once a rule was confirmed by `SETTLED_SPANS` spans, charges at the end of answers are followed only where the rule has
+them.
 """
 
 from __future__ import annotations
@@ -19,26 +21,27 @@ from typing import NamedTuple
 
 from tidegate.core.values import INFINITY, Cost, Unit
 
-SPAN = 0.05
+SPAN_LIMIT_SHARE = 0.05
 """Share of the limit that a span uses: less lets single odd answers count."""
 
-NOISE = 0.01
+NOISE_LIMIT_SHARE = 0.01
 """Share of the limit below which a fall counts as none: providers round, and other clients take a little."""
 
-MEMORY = 0.7
+EARLIER_SPANS_WEIGHT = 0.7
 """Weight of the earlier spans when one ends: about the last three, because estimates of single calls err."""
 
-CLOSE = 0.2
+RIGHT_RELATIVE_ERROR = 0.2
 """Relative error of a prediction that counts as right: estimates of the output are no better."""
 
-CLEARLY = 1 / 3
+BETTER_ERROR_SHARE = 1 / 3
 """Error of a rule, as a share of that of the rule in force, at which it takes over."""
 
-CONFIRMATIONS = 2
+CONFIRMING_SPANS = 2
 """Spans in a row that a better rule needs (one at half the error): another client may have called in one."""
 
-SETTLED = 8
-"""Spans after which the rule in force is no longer in doubt, unless it errs by more than `CLOSE` again."""
+SETTLED_SPANS = 8
+"""Spans after which the rule in force is no longer in doubt, unless it errs by more than `RIGHT_RELATIVE_ERROR`
+again."""
 
 RULES: dict[Unit, tuple[str, ...]] = {
     "tokens": ("table", "input", "input + bound", "input + bound, unused returned", "input + output"),
@@ -148,7 +151,7 @@ class ChargingModel:
 
     @property
     def settled(self) -> bool:
-        return self._spans >= SETTLED
+        return self._spans >= SETTLED_SPANS
 
     def forget_span(self) -> None:
         self._low = self._high = 0.0
@@ -167,7 +170,7 @@ class ChargingModel:
         `used` units, rounded to `quantum`, were taken when the answered call was admitted: by each rule its `own`
         charge, and at most the charges of all calls `sent` until then.
         """
-        slack = CLOSE * used + quantum
+        slack = RIGHT_RELATIVE_ERROR * used + quantum
         fits = [low <= used + slack and used <= high + slack for low, high in zip(own, sent, strict=True)]
         if fits[0] or not any(fits):
             return False
@@ -192,33 +195,35 @@ class ChargingModel:
         """
         self._add(low, high, predicted)
         self._refused_below = None
-        if self._since_span < max(self._needed, SPAN * limit + rounding):
+        if self._since_span < max(self._needed, SPAN_LIMIT_SHARE * limit + rounding):
             return False
         unsure = find_unsure() if find_unsure is not None else None
         least, most = self._low - rounding, self._high + rounding
         errors = self._errors(least, most, unsure, limit)
-        wrong = errors[self.rule] > CLOSE
+        wrong = errors[self.rule] > RIGHT_RELATIVE_ERROR
         if unsure is not None and not wrong:
-            self._needed = SPAN * limit + rounding + unsure.above[self.rule] + unsure.below[self.rule]
+            self._needed = SPAN_LIMIT_SHARE * limit + rounding + unsure.above[self.rule] + unsure.below[self.rule]
             if self._since_span < self._needed:
                 return False  # it may fit only because so much is unsure
         self._scores = self._scored(errors)
-        best = self._best(self._scores, least, most, CLEARLY)
+        best = self._best(self._scores, least, most, BETTER_ERROR_SHARE)
         proves = least > -INFINITY and most < INFINITY
         if proves:
-            self.refuted = tuple(each for each, error in enumerate(errors) if error > CLOSE)
+            self.refuted = tuple(each for each, error in enumerate(errors) if error > RIGHT_RELATIVE_ERROR)
             self._end_span(unsure)
         else:
             self.forget_span()
-        if not wrong or errors[best] > CLEARLY * errors[self.rule]:
+        if not wrong or errors[best] > BETTER_ERROR_SHARE * errors[self.rule]:
             self._votes = 0
             self._spans += proves and not wrong
-            self.follows_ends = self._spans < SETTLED or wrong or RULES[self.unit][self.rule] in RETURNING | PRODUCING
+            self.follows_ends = (
+                self._spans < SETTLED_SPANS or wrong or RULES[self.unit][self.rule] in RETURNING | PRODUCING
+            )
             return False
         self._votes = self._votes + 1 if best == self._better else 1
         self._better = best
         self.follows_ends = True
-        needed = 1 if errors[self.rule] > 0.5 else CONFIRMATIONS
+        needed = 1 if errors[self.rule] > 0.5 else CONFIRMING_SPANS
         if self._votes < needed:
             return False
         return self._take(best, now)
@@ -255,7 +260,9 @@ class ChargingModel:
             errors[each] = INFINITY
         scores = self._scored(errors)
         # Of the rules that fit, the dearest overdraws nothing, as after the first answer.
-        best = min(range(len(scores)), key=lambda each: (max(0.0, scores[each] - CLOSE), -self._predicted[each]))
+        best = min(
+            range(len(scores)), key=lambda each: (max(0.0, scores[each] - RIGHT_RELATIVE_ERROR), -self._predicted[each])
+        )
         return best != self.rule and self._take(best, now)
 
     def _refuted_by_fall(
@@ -267,9 +274,9 @@ class ChargingModel:
         limit: float,
     ) -> tuple[int, ...] | None:
         """Return the rules that a fall by at least `low` refutes; None where the one in force is not refuted."""
-        if low < SPAN * limit:
+        if low < SPAN_LIMIT_SHARE * limit:
             return None
-        shown = low - CLOSE * abs(low) - NOISE * limit
+        shown = low - RIGHT_RELATIVE_ERROR * abs(low) - NOISE_LIMIT_SHARE * limit
         most = [
             total + more + sum(max(0.0, each[rule]) for each in outstanding if each)
             for rule, (total, more) in enumerate(zip(predicted, above, strict=True))
@@ -281,7 +288,7 @@ class ChargingModel:
     def _errors(self, least: float, most: float, unsure: Unsure | None, limit: float) -> list[float]:
         """Return the relative error of each rule over the span, where the fall is from `least` to `most`."""
         errors = []
-        shown = NOISE * limit
+        shown = NOISE_LIMIT_SHARE * limit
         if least > -INFINITY or most < INFINITY:
             shown = max(shown, min(abs(least), abs(most)))
         for rule, guess in enumerate(self._predicted):
@@ -294,10 +301,14 @@ class ChargingModel:
         return errors
 
     def _scored(self, errors: Sequence[float]) -> list[float]:
-        return [MEMORY * score + (1.0 - MEMORY) * error for score, error in zip(self._scores, errors, strict=True)]
+        return [
+            EARLIER_SPANS_WEIGHT * score + (1.0 - EARLIER_SPANS_WEIGHT) * error
+            for score, error in zip(self._scores, errors, strict=True)
+        ]
 
     def _best(self, errors: Sequence[float], least: float, most: float, clearly: float = 1.0) -> int:
-        """Return the rule that fits best: within `CLOSE`, the one that predicts the fall best if none overtook another.
+        """Return the rule that fits best: within `RIGHT_RELATIVE_ERROR`, the one that predicts the fall best if none
+        overtook another.
 
         It must be better than the rule in force: its error at most the share `clearly`. Where only one end of the fall
         is known, that end is the likeliest.
@@ -309,13 +320,13 @@ class ChargingModel:
         return min(better, key=lambda each: (errors[each], plain[each]))
 
     def _end_span(self, unsure: Unsure | None) -> None:
-        self._low, self._high = MEMORY * self._low, MEMORY * self._high
-        self._predicted = [MEMORY * each for each in self._predicted]
-        self._above = [MEMORY * each for each in self._above]
-        self._below = [MEMORY * each for each in self._below]
+        self._low, self._high = EARLIER_SPANS_WEIGHT * self._low, EARLIER_SPANS_WEIGHT * self._high
+        self._predicted = [EARLIER_SPANS_WEIGHT * each for each in self._predicted]
+        self._above = [EARLIER_SPANS_WEIGHT * each for each in self._above]
+        self._below = [EARLIER_SPANS_WEIGHT * each for each in self._below]
         if unsure is not None:
             # Overtaken charges show in the span before, or in this one: only the difference of weights is left.
-            rest = 1.0 - MEMORY
+            rest = 1.0 - EARLIER_SPANS_WEIGHT
             self._above = [total + rest * each for total, each in zip(self._above, unsure.below, strict=True)]
             self._below = [total + rest * each for total, each in zip(self._below, unsure.above, strict=True)]
         self._since_span = self._needed = 0.0

@@ -52,6 +52,7 @@ from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     token_bucket,
     values,
     window_inference,
+    windowed_phase,
 )
 from tidegate.core.admission_controller import AdmissionController
 
@@ -66,12 +67,12 @@ BEFORE = -1
 """Shape of a number from which an instant was subtracted, such as the distance between two clocks."""
 
 EITHER = 2
-"""Shape of an instant in monotonic seconds or in seconds since 1970, which are more than `CALENDAR`."""
+"""Shape of an instant in monotonic seconds or in seconds since 1970, which are more than `CALENDAR_SECONDS`."""
 
 INSTANT = re.compile(r"(?:^|_)(?:at|since|until|from)$")
 """Names of the fields that hold an instant in monotonic seconds."""
 
-CALENDAR = 1e9
+CALENDAR_SECONDS = 1e9
 """Seconds from which on an instant is one of the calendar: monotonic clocks count from the start of a machine."""
 
 UNSET = "u"
@@ -245,7 +246,7 @@ class StateDecoder:
         if type(plain) is not float and type(plain) is not int:
             return plain
         if shape == EITHER:
-            return plain if plain > CALENDAR else plain + self._shift
+            return plain if plain > CALENDAR_SECONDS else plain + self._shift
         return plain + shape * self._shift
 
     def apply(self) -> None:
@@ -404,10 +405,10 @@ KEPT: dict[str, tuple[str, ...]] = {
 """Fields that belong to one process, by class. No text of a provider leaves it. `_explores` is what a look found and
 the next admission checks again."""
 
-MAX_CHECKPOINT = 1 << 20
+MAX_CHECKPOINT_BYTES = 1 << 20
 """Bytes of a checkpoint at most, compressed. Chosen: the charges of a hundred thousand calls in one window."""
 
-MAX_PLAIN = 32 << 20
+MAX_PLAIN_BYTES = 32 << 20
 """Most bytes of a checkpoint, uncompressed: bounds the memory that a hostile checkpoint takes."""
 
 BASES = ("LimiterState", "QuotaCharges", "QuotaMirror", "SharedNames", "AccountQuotas", "TwoLevelQuotas")
@@ -435,15 +436,15 @@ def write_checkpoint(plain: Mapping[str, Any]) -> bytes | None:
     """Return the payload of a checkpoint; None where it is too long."""
     text = json.dumps({"revision": TABLE.revision, **plain}, separators=(",", ":")).encode()
     packed = zlib.compress(text, 1)
-    return packed if len(text) <= MAX_PLAIN and len(packed) <= MAX_CHECKPOINT else None
+    return packed if len(text) <= MAX_PLAIN_BYTES and len(packed) <= MAX_CHECKPOINT_BYTES else None
 
 
 def read_checkpoint(payload: bytes) -> dict[str, Any]:
     """Return the plain form in a checkpoint. Raise an error, `UnknownState` or another, for a payload that is none."""
-    if len(payload) > MAX_CHECKPOINT:
+    if len(payload) > MAX_CHECKPOINT_BYTES:
         raise UnknownState("checkpoint unreadable: it is too long")
     reader = zlib.decompressobj()
-    text = reader.decompress(payload, MAX_PLAIN)
+    text = reader.decompress(payload, MAX_PLAIN_BYTES)
     if not reader.eof:
         raise UnknownState("checkpoint unreadable: it is truncated or too long")
     plain = json.loads(text)

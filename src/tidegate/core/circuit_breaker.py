@@ -24,7 +24,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from tidegate.core.backoff import FADES, GRACE_BOUNDS, GRACE_ROUND_TRIPS
+from tidegate.core.backoff import ATTEMPT_WEIGHT_KEPT, GRACE_BOUNDS_SECONDS, GRACE_ROUND_TRIPS
 from tidegate.core.values import INFINITY, Outcome
 
 
@@ -67,11 +67,11 @@ MAX_COOLDOWN_SECONDS = 60.0
 """Mean time before the first probe, and the longest between two probes. Raising them finds a recovery later. Precedent:
 openai, `INITIAL_RETRY_DELAY`; chosen: half the longest backoff of a gRPC connection, because a probe is one call."""
 
-GROWTH = 1.05
+COOLDOWN_GROWTH = 1.05
 """Factor on the cooldown after each failed probe. Chosen: 12 s of outage meet 20 requests at most, and later the
 cooldown is a twentieth of the outage."""
 
-MIN_SILENCE_SECONDS = GRACE_BOUNDS[0]
+MIN_SILENCE_SECONDS = GRACE_BOUNDS_SECONDS[0]
 """Least seconds after which a silent probe counts as answered. A look later than this may have left the answer
 unread."""
 
@@ -132,7 +132,7 @@ class CircuitBreaker:
         """
         if sent_at < self._closed_at:
             return False
-        self._took = max(now - sent_at, FADES * self._took)
+        self._took = max(now - sent_at, ATTEMPT_WEIGHT_KEPT * self._took)
         if not (self.reached or self.gives_up_at < INFINITY):
             self.gives_up_at = now + self.max_unreached
         if not self.failures:
@@ -140,7 +140,7 @@ class CircuitBreaker:
         self.failures += 1
         if probe:
             opened = self._to(BreakerEvent.PROBE_FAILED)
-            self._cooldown = min(MAX_COOLDOWN_SECONDS, self._cooldown * GROWTH)
+            self._cooldown = min(MAX_COOLDOWN_SECONDS, self._cooldown * COOLDOWN_GROWTH)
         else:
             opened = self.failures >= OUTAGE_FAILURES and self._to(BreakerEvent.TRIPPED)
         if opened:
@@ -303,7 +303,7 @@ class FailingCalls:
         """Return whether calls that always fail explain the failures since the last answer."""
         outrun = len(self._recent(answers))
         share = min(1.0, (outrun + 1.0) / (min(answers, RECENT_ANSWERS) + 2.0))
-        # An SDK repeats a call that was handed back as a new one.
+        # The repetition of a call by an SDK is a new call.
         others = max(0, (self._began if after == self._after else 0) - outrun)
         return answers > 0 and share**others >= OUTAGE_CHANCE
 

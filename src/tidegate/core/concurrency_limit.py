@@ -1,10 +1,11 @@
 """Adaptive limit of calls in flight: slow start, ceiling, latency knee.
 
 Theory of operation. *Slow start* (`ConcurrencyLimit`): the limit begins low and opens slot by slot while all slots are
-taken and nothing is refused. It doubles each `RAMP` seconds, by at most `RAMP_RATE` slots a second, and more slowly
-from `SLOW_FROM` on. Each success adds one more slot. So slow start is bounded, and costs no round trip of answers. For
-a key without any answer yet it begins `RAMP` seconds later: a server that is near rejects a wrong key within that
-time. The limit grows only while it is the limit that holds calls back, because an idle client proves nothing.
+taken and nothing is refused. It doubles each `RAMP_DOUBLING_SECONDS` seconds, by at most `RAMP_SLOTS_PER_SECOND` slots
+a second, and more slowly from `SLOW_RAMP_SLOTS` on. Each success adds one more slot. So slow start is bounded, and
+costs no round trip of answers. For a key without any answer yet it begins `RAMP_DOUBLING_SECONDS` seconds later: a
+server that is near rejects a wrong key within that time. The limit grows only while it is the limit that holds calls
+back, because an idle client proves nothing.
 
 *Ceiling*: a server with N slots refuses exactly the attempts that are sent with N in flight. If a refused attempt had
 more in flight than any admitted one, the limit goes just below that number. Single attempts test whether one more is
@@ -17,8 +18,8 @@ explain a refusal at all.
 in flight is the answers a second times their latency. Answers are sorted into levels by the number in flight when they
 were requested; each level is twice the one below. While the provider keeps up, a higher level takes no longer. Beyond
 its knee, twice the number in flight takes twice as long, which gains nothing. The limit is cut where a level brings
-less than `WORTH` of its due gain above a lower one, beyond chance. The new limit is the answers a second times the
-latency below the knee.
+less than `WORTHWHILE_GAIN_SHARE` of its due gain above a lower one, beyond chance. The new limit is the answers a
+second times the latency below the knee.
 
 Latencies also change by themselves, so a cut has to prove itself. If calls under the new limit take as long as before,
 the old limit is restored and all levels are cleared. From time to time a higher limit is tried.
@@ -29,33 +30,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import log, sqrt
 
-from tidegate.core.backoff import GRACE_FIRST
+from tidegate.core.backoff import FIRST_GRACE_SECONDS
 from tidegate.core.values import INFINITY
 
-WORTH = 0.3
+WORTHWHILE_GAIN_SHARE = 0.3
 """Share of the proportional gain that a higher level has to bring. Chosen: with less, calls only
 wait at the provider."""
 
-ENOUGH = 8
+LEVEL_ANSWERS = 8
 """Answers needed for the mean of a level."""
 
-MEMORY = 64
+LEVEL_HALVING_ANSWERS = 64
 """Answers of one level after which older ones count half."""
 
-DOUBT = 1.5
+LEVEL_DOUBT_DEVIATIONS = 1.5
 """Standard errors by which two levels must differ beyond the required gain."""
 
 APART = sqrt(2.0)
 """Ratio of the numbers in flight from which two levels are compared: half a level, because nearer ones differ by
 chance."""
 
-HOLD_FIRST = 10.0
+FIRST_HOLD_SECONDS = 10.0
 """Seconds after the first cut before a higher limit is tried; they double with each cut."""
 
 MAX_HOLD_SECONDS = 160.0
 """Most seconds of that wait."""
 
-AGAIN_AFTER = 2.0
+NEXT_STEP_SECONDS = 2.0
 """Seconds from one such step to the next, while the limit proves useful."""
 
 
@@ -68,7 +69,7 @@ class LatencyLevel:
         self.count = self.seconds = self.squares = self.flying = 0.0
 
     def add(self, flying: int, seconds: float) -> None:
-        if self.count >= MEMORY:
+        if self.count >= LEVEL_HALVING_ANSWERS:
             self.count /= 2.0
             self.seconds /= 2.0
             self.squares /= 2.0
@@ -104,7 +105,7 @@ class LatencyKnee:
         self._cut_at = -INFINITY
         self._proving = 0.0
         self._again_at = INFINITY
-        self._hold = HOLD_FIRST
+        self._hold = FIRST_HOLD_SECONDS
 
     def answered(self, flying: int, sent_at: float, now: float) -> bool:
         """Add an answer to what was sent at `sent_at` as the `flying`-th in flight; return whether `useful` changed."""
@@ -115,13 +116,13 @@ class LatencyKnee:
         if level is None:
             level = self._levels[place] = LatencyLevel()
         level.add(flying, now - sent_at)
-        if level.count % ENOUGH:
+        if level.count % LEVEL_ANSWERS:
             return False
         if self._proving:
             return self._prove(level)
         if now >= self._again_at and flying >= self.useful - 1.0:
             self.useful *= 2.0  # the next level
-            self._again_at = now + AGAIN_AFTER
+            self._again_at = now + NEXT_STEP_SECONDS
             return True
         return self._judge(place, level, now)
 
@@ -130,14 +131,14 @@ class LatencyKnee:
         quickest = high.mean
         futile = False
         for lower, low in self._levels.items():
-            if lower >= place or low.count < ENOUGH:
+            if lower >= place or low.count < LEVEL_ANSWERS:
                 continue
             quickest = min(quickest, low.mean)
             more = high.flying / high.count * low.count / low.flying
             if more < APART:
                 continue
-            allowed = more / (1.0 + WORTH * (more - 1.0))
-            sure = 1.0 - DOUBT * sqrt(high.doubt**2 + low.doubt**2)
+            allowed = more / (1.0 + WORTHWHILE_GAIN_SHARE * (more - 1.0))
+            sure = 1.0 - LEVEL_DOUBT_DEVIATIONS * sqrt(high.doubt**2 + low.doubt**2)
             futile = futile or high.mean * sure > allowed * low.mean
         if not futile:
             return False
@@ -161,32 +162,33 @@ class LatencyKnee:
         return True
 
 
-SATURATED = 0.8
+SATURATED_SHARE = 0.8
 """Share of the limit that must be in flight for a success to count towards growth (Inspect AI 0.3.285: 80 %)."""
 
-RAMP = 0.05
-"""Seconds in which the slots double in slow start below `SLOW_FROM`; twice that up to the number of announced requests.
-Measured (bench.lab): at 0.25 s a new key waits longer for its first answer, and *silent-steady* is 0.026 slower."""
+RAMP_DOUBLING_SECONDS = 0.05
+"""Seconds in which the slots double in slow start below `SLOW_RAMP_SLOTS`; twice that up to the number of announced
+requests. Measured (bench.lab): at 0.25 s a new key waits longer for its first answer, and *silent-steady* is 0.026
+slower."""
 
-RAMP_RATE = 200.0
+RAMP_SLOTS_PER_SECOND = 200.0
 """Most new slots a second in slow start."""
 
-SLOW_RAMP = 0.5
-"""Seconds in which the slots double from `SLOW_FROM` on: by then the slowest refusal should have arrived."""
+SLOW_RAMP_DOUBLING_SECONDS = 0.5
+"""Seconds in which the slots double from `SLOW_RAMP_SLOTS` on: by then the slowest refusal should have arrived."""
 
-SLOW_FROM = 100
+SLOW_RAMP_SLOTS = 100
 """Slots from which slow start slows down (httpx: max_connections=100)."""
 
 DOUBLING = log(2.0)
 """Continuous growth at this rate per unit of time doubles in that time."""
 
-TRIAL_GROWTH = 8.0
+TRIAL_WAIT_GROWTH = 8.0
 """Factor on that wait after each refused test while slots do not explain all refusals."""
 
 MAX_TRIAL_SECONDS = 16.0
 """Most seconds of that wait, and its seconds after a refused test that confirms the ceiling."""
 
-TRIALS = 4
+RAISING_TRIALS = 4
 """Admitted tests in a row after which a ceiling is raised: a single one may have used a slot just freed."""
 
 
@@ -194,7 +196,7 @@ START_CONCURRENCY = 4
 """Calls in flight at once before anything is known of a key. Raising it sends more into a low limit. Precedent: RFC
 3390, four segments."""
 
-REFUSED_CUT = 0.5
+REFUSED_CUT_FACTOR = 0.5
 """Factor on the calls in flight at a refusal that no ceiling explains. Raising it meets more refusals; lowering it
 leaves slots idle. Precedents: TCP Reno and promptfoo, 0.5."""
 
@@ -233,11 +235,11 @@ class ConcurrencyLimit:
         self.ceiling = INFINITY
         self.useful = INFINITY
         self._before = 1.0
-        self._trial_delay = GRACE_FIRST
+        self._trial_delay = FIRST_GRACE_SECONDS
         self._test_at = self._filled_at = -INFINITY
         self._held = 0
         self._lift = 1.0
-        self._grace = GRACE_FIRST
+        self._grace = FIRST_GRACE_SECONDS
         self._headroom_hint = 0.0
         self.highest = highest
         self.limit = 1
@@ -274,19 +276,19 @@ class ConcurrencyLimit:
         late = 0.0
         if in_flight > self.limit:
             self._set(float(in_flight))
-            late = min(RAMP, waited, now - self.opens_at(-INFINITY)) if self._heard else 0.0
+            late = min(RAMP_DOUBLING_SECONDS, waited, now - self.opens_at(-INFINITY)) if self._heard else 0.0
         if self.limit < in_flight or self._value >= self.highest:
             self._opens = INFINITY
             return
-        if self.limit < SLOW_FROM:
-            pause = max(1.0 / RAMP_RATE, RAMP / (DOUBLING * self.limit))
+        if self.limit < SLOW_RAMP_SLOTS:
+            pause = max(1.0 / RAMP_SLOTS_PER_SECOND, RAMP_DOUBLING_SECONDS / (DOUBLING * self.limit))
         else:
-            pause = SLOW_RAMP / (DOUBLING * self.limit)
+            pause = SLOW_RAMP_DOUBLING_SECONDS / (DOUBLING * self.limit)
         if self.limit < self._headroom_hint:
             # Half as fast as usual, because another limit may be lower.
-            pause = min(pause, 2.0 * RAMP / (DOUBLING * self.limit))
+            pause = min(pause, 2.0 * RAMP_DOUBLING_SECONDS / (DOUBLING * self.limit))
         if not self._heard and self._listens_until == -INFINITY:
-            self._listens_until = now + RAMP
+            self._listens_until = now + RAMP_DOUBLING_SECONDS
         self._opens = now - late + pause
 
     def withdrawn(self, in_flight: int) -> None:
@@ -307,7 +309,7 @@ class ConcurrencyLimit:
     def succeeded(self, in_flight: int) -> bool:
         """Count a success with `in_flight` calls, including itself; return whether the limit grew by a whole slot."""
         self._heard = True
-        if in_flight < SATURATED * self.limit or self._value >= min(self.highest, self.ceiling, self.useful):
+        if in_flight < SATURATED_SHARE * self.limit or self._value >= min(self.highest, self.ceiling, self.useful):
             return False
         before = int(self._value)
         self._set(self._value + 1.0)
@@ -322,7 +324,7 @@ class ConcurrencyLimit:
         refused test has `confirmed` the ceiling where slots explain all refusals.
         """
         self._heard = True
-        self._grace = max(RAMP, grace)  # no test follows another within a doubling
+        self._grace = max(RAMP_DOUBLING_SECONDS, grace)  # no test follows another within a doubling
         if self._seeded and in_flight <= self.ceiling:
             self._unseed()
         self._seeded = False
@@ -332,7 +334,7 @@ class ConcurrencyLimit:
         if known and new_wave:
             # Below the ceiling no test was refused: the ceiling was too high.
             confirmed = confirmed and in_flight > self.ceiling
-            grown = MAX_TRIAL_SECONDS if confirmed else self._trial_delay * TRIAL_GROWTH
+            grown = MAX_TRIAL_SECONDS if confirmed else self._trial_delay * TRIAL_WAIT_GROWTH
             self._trial_delay = min(MAX_TRIAL_SECONDS, grown)
         self._ramping = False
         self._cap(min(self.ceiling, in_flight - 1.0), now)
@@ -347,8 +349,8 @@ class ConcurrencyLimit:
     def cut_to(self, in_flight: int, now: float) -> None:
         """Cut the limit where the provider calls `in_flight` too many and no ceiling explains it; once per epoch."""
         self._ramping = False
-        self._trial_delay = GRACE_FIRST
-        self._cap(float(int(REFUSED_CUT * in_flight)), now)
+        self._trial_delay = FIRST_GRACE_SECONDS
+        self._cap(float(int(REFUSED_CUT_FACTOR * in_flight)), now)
 
     def set_useful_max(self, useful: float) -> None:
         """Limit the slots to `useful`, because more in flight gains nothing; infinity removes this limit."""
@@ -399,11 +401,11 @@ class ConcurrencyLimit:
         if self._seeded and self._held > 1:
             self._unseed()
             return
-        if self._held > TRIALS:
+        if self._held > RAISING_TRIALS:
             self._held = 0
             self.ceiling += self._lift
             self._lift *= 2.0
-            self._trial_delay = GRACE_FIRST
+            self._trial_delay = FIRST_GRACE_SECONDS
             self._set(self.ceiling)
 
     def _set(self, value: float) -> None:
@@ -411,10 +413,10 @@ class ConcurrencyLimit:
         self.limit = max(1, int(self._value + 1e-9))
 
 
-FIRST_BOUND = 1000
+FIRST_IN_FLIGHT_BOUND = 1000
 """Calls in flight of one key at first, without a configured bound (openai, anthropic: max_connections=1000)."""
 
-MAX_BOUND = 100_000
+MAX_IN_FLIGHT_BOUND = 100_000
 """Calls in flight of one key at most, without a configured bound. Chosen: no machine carries more connections."""
 
 
@@ -430,7 +432,7 @@ class CallBound:
 
     def __init__(self, configured: int | None) -> None:
         self.configured = configured
-        self.risen = FIRST_BOUND
+        self.risen = FIRST_IN_FLIGHT_BOUND
         self.pool: int | None = None
         self.client: Callable[[], object] | None = None
 
@@ -441,8 +443,12 @@ class CallBound:
 
     @property
     def may_rise(self) -> bool:
-        return self.configured is None and self.risen < MAX_BOUND and (self.pool is None or self.pool > self.risen)
+        return (
+            self.configured is None
+            and self.risen < MAX_IN_FLIGHT_BOUND
+            and (self.pool is None or self.pool > self.risen)
+        )
 
     def rise(self, most: int) -> None:
         """Double the bound, up to `most` calls, which the machine carries; it never falls."""
-        self.risen = max(self.risen, min(2 * self.risen, most, MAX_BOUND))
+        self.risen = max(self.risen, min(2 * self.risen, most, MAX_IN_FLIGHT_BOUND))

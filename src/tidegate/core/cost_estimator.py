@@ -19,16 +19,16 @@ CHARS_PER_TOKEN = 4.0
 """Characters per token before the first answer. Source: about four characters of English per token (OpenAI help centre,
 "What are tokens and how to count them")."""
 
-CHARS_BOUNDS = (0.5, 16.0)
+CHARS_PER_TOKEN_BOUNDS = (0.5, 16.0)
 """Bounds of the learned characters per token. Chosen: a factor of four or more on either side of English prose."""
 
-OUTPUT_PRIOR = 256.0
+FIRST_OUTPUT_TOKENS = 256.0
 """Tokens expected of a first answer. Chosen: between a classifier's 16 tokens and a writer's 4000."""
 
-MEMORY = 0.9
+MEAN_MEMORY_WEIGHT = 0.9
 """Weight of the past in the running means of answers: the last ten (curator keeps the last fifty)."""
 
-LINE_MEMORY = 0.95
+LINE_MEMORY_WEIGHT = 0.95
 """Weight of the past in the line. Chosen: about the last twenty answers; a line needs more of them than a mean."""
 
 MAX_SAVED_TOKENS = 1e6
@@ -37,15 +37,15 @@ MAX_SAVED_TOKENS = 1e6
 MAX_BELIEVED_TOKENS = 1e9
 """Most tokens or characters of one call that anything is learned from. Chosen: a greater value is nonsense."""
 
-DOUBTED = 4.0
+DOUBTED_MEAN_FACTOR = 4.0
 """Factor by which a first answer may differ from an earlier run's mean. Beyond it, that run is out of date. Chosen:
 lengths of single answers vary, so a smaller difference proves nothing."""
 
-LEAN = 0.03
+EQUAL_LENGTHS_SHARE = 0.03
 """Share of their mean below which deviations of request lengths count as none: the line then follows the ratio. Chosen:
 lengths that are nearly equal determine no slope."""
 
-UNBOUNDED = -1
+UNBOUNDED_KIND = -1
 
 
 class CostEstimator:
@@ -74,7 +74,7 @@ class CostEstimator:
         self._seeded = False
         self.chars_per_token = CHARS_PER_TOKEN
         self.fixed_tokens = 0.0
-        self.mean_output = OUTPUT_PRIOR
+        self.mean_output = FIRST_OUTPUT_TOKENS
         self.version = 0
 
     def export(self, now: float) -> dict[str, float]:
@@ -88,15 +88,15 @@ class CostEstimator:
         }
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        low, high = CHARS_BOUNDS
+        low, high = CHARS_PER_TOKEN_BOUNDS
         self.chars_per_token = min(high, max(low, plain.get("chars_per_token", CHARS_PER_TOKEN)))
         self.fixed_tokens = min(MAX_SAVED_TOKENS, max(0.0, plain.get("fixed_tokens", 0.0)))
-        self.mean_output = min(MAX_SAVED_TOKENS, max(1.0, plain.get("mean_output", OUTPUT_PRIOR)))
+        self.mean_output = min(MAX_SAVED_TOKENS, max(1.0, plain.get("mean_output", FIRST_OUTPUT_TOKENS)))
         self._seeded = True
 
     def output_for(self, bound: int | None) -> float:
         """Return the expected tokens of an answer to a request that allows `bound` (None: any number)."""
-        known = self._answers.get(UNBOUNDED if bound is None else bound.bit_length())
+        known = self._answers.get(UNBOUNDED_KIND if bound is None else bound.bit_length())
         mean = known[0] if known is not None else self.mean_output
         return mean if bound is None or mean < bound else float(bound)
 
@@ -107,27 +107,30 @@ class CostEstimator:
             self._fit(float(request_facts.input_chars), float(charged.input_tokens))
         output = charged.output_tokens
         if 0 < output <= MAX_BELIEVED_TOKENS:
-            if self._seeded and not self.mean_output / DOUBTED <= output <= self.mean_output * DOUBTED:
-                self.mean_output = OUTPUT_PRIOR
+            if (
+                self._seeded
+                and not self.mean_output / DOUBTED_MEAN_FACTOR <= output <= self.mean_output * DOUBTED_MEAN_FACTOR
+            ):
+                self.mean_output = FIRST_OUTPUT_TOKENS
             self._seeded = False
-            self.mean_output = MEMORY * self.mean_output + (1.0 - MEMORY) * output
+            self.mean_output = MEAN_MEMORY_WEIGHT * self.mean_output + (1.0 - MEAN_MEMORY_WEIGHT) * output
             bound = request_facts.max_output_tokens
-            kind = UNBOUNDED if bound is None else bound.bit_length()
+            kind = UNBOUNDED_KIND if bound is None else bound.bit_length()
             mean, count = self._answers.get(kind, (self.output_for(bound), 1))
             count += 1
-            self._answers[kind] = mean + max(1.0 - MEMORY, 1.0 / count) * (output - mean), count
+            self._answers[kind] = mean + max(1.0 - MEAN_MEMORY_WEIGHT, 1.0 / count) * (output - mean), count
 
     def _fit(self, chars: float, tokens: float) -> None:
-        self._weight = LINE_MEMORY * self._weight + 1.0
-        self._x = LINE_MEMORY * self._x + chars
-        self._y = LINE_MEMORY * self._y + tokens
-        self._squares = LINE_MEMORY * self._squares + chars * chars
-        self._products = LINE_MEMORY * self._products + chars * tokens
+        self._weight = LINE_MEMORY_WEIGHT * self._weight + 1.0
+        self._x = LINE_MEMORY_WEIGHT * self._x + chars
+        self._y = LINE_MEMORY_WEIGHT * self._y + tokens
+        self._squares = LINE_MEMORY_WEIGHT * self._squares + chars * chars
+        self._products = LINE_MEMORY_WEIGHT * self._products + chars * tokens
         x, y = self._x / self._weight, self._y / self._weight
-        lean = (LEAN * x) ** 2
+        lean = (EQUAL_LENGTHS_SHARE * x) ** 2
         spread = max(0.0, self._squares / self._weight - x * x)
         slope = (self._products / self._weight - x * y + lean * y / x) / (spread + lean)
-        low, high = CHARS_BOUNDS
+        low, high = CHARS_PER_TOKEN_BOUNDS
         within = 1.0 / high < slope < 1.0 / low
         if not within:
             slope = y / x

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Key, Kind, Outcome, Usage
+from tidegate.core.values import Cause, Key, Kind, Outcome, Source, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +206,7 @@ class RequestCompleted(CallEvent):
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed(CallEvent):
-    """Failure of a call that is handed back; `given_up` says that the wait, not the provider, ended it.
+    """End of a call with a failure; `given_up` is true where the wait, not the provider, ended the call.
 
     A call that left the queue has the closed `gate` (else None). Without an attempt its kind is `rate_limit`.
     """

@@ -10,12 +10,12 @@ queue. It spends no attempt and waits again, until its deadline. A daily limit t
 treated in the same way. Where the queue does not take it back, it first backs off by itself.
 
 Transient failures belong to the owner of the retry policy. An SDK gets them back at once (`attempts` is 1), and
-`registry.execute` repeats them itself. There are two exceptions. A failed probe of the circuit breaker is not handed
-back: its call returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure
-beside others in flight is no outage, and is repeated here. It is handed back where the call itself is its cause
+`registry.execute` repeats them itself. There are two exceptions. A call whose probe of the circuit breaker failed
+returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure beside others
+in flight is no outage, and is repeated here. The SDK gets it where the call itself is its cause
 (`core.repeated_failure`): several attempts failed, and calls sent after them were answered. A refused call ends in the
 same case, much later. A probe ends with its status 500 where an outage is unlikely (`core.circuit_breaker`). Every
-other failure is handed back at once.
+other failure ends its call at once.
 
 However the exchange ends (return, exception, cancellation, an abandoned generator), it releases the queue place or the
 permit exactly once. An interpreter that stops early closes the generator.
@@ -30,11 +30,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from tidegate.core import events
 from tidegate.core.backoff import full_jitter, half_jitter_of
 from tidegate.core.limiter_state import KeyCounts, Permit
-from tidegate.core.repeated_failure import FAILED_STATUS, OVERTAKEN, OWN_SECONDS, OWN_TRIES, RepeatedFailure
+from tidegate.core.repeated_failure import FAILED_STATUS, OVERTAKEN_ATTEMPTS, OWN_SECONDS, OWN_TRIES, RepeatedFailure
 from tidegate.core.values import CAPACITY, ELSEWHERE, TERMINAL, Cause, Key, Kind, Outcome
 
-RESEND_BASE = 0.1
-RESEND_CAP = 8.0
+FIRST_RESEND_SECONDS = 0.1
+MAX_RESEND_SECONDS = 8.0
 """Seconds before a call is sent again whose failure shows no limit of the key: the first wait at most, doubled each
 time, and the longest. Derived: nine tries within `OWN_SECONDS`."""
 
@@ -109,8 +109,8 @@ class ExchangeResult(NamedTuple):
 class CallPolicy(NamedTuple):
     """Limits of a call: it waits `max_wait` seconds in all, and repeats transient failures up to `attempts`.
 
-    `replayable` is False for a body that can be sent only once. A call that is not `patient` hands a refusal back at
-    once, because its caller retries.
+    `replayable` is False for a body that can be sent only once. A call that is not `patient` ends with its first
+    refusal, because its caller retries.
     """
 
     max_wait: float
@@ -328,7 +328,7 @@ class _Exchange:
         if refused and own.is_larger and retry is RetryTime.AT_ONCE:
             # That it never fits shows beside smaller calls.
             return RetryTime.LATER, own.tries > 1
-        if own.overtaken >= OVERTAKEN:
+        if own.overtaken >= OVERTAKEN_ATTEMPTS:
             return RetryTime.LATER if retry is not RetryTime.NO or not refused else retry, True
         if retry is RetryTime.AT_ONCE and refused and own.tries > 1 and state.admitted_order and not permit.probe:
             return RetryTime.LATER, False
@@ -351,10 +351,10 @@ class _Exchange:
             self.failures += 1
         count = self.refusals if is_refused else self.failures
         if policy.patient and policy.attempts == 1 and self.attempt.outcome.cause not in ELSEWHERE:
-            until = now + half_jitter_of(count, RESEND_BASE, RESEND_CAP, draw())
+            until = now + half_jitter_of(count, FIRST_RESEND_SECONDS, MAX_RESEND_SECONDS, draw())
             if is_refused and self.own is not None and self.own.tries > 1:
                 # Another call is the next test of the key.
-                until = max(until, self.own.paced_until(now) + RESEND_BASE)
+                until = max(until, self.own.paced_until(now) + FIRST_RESEND_SECONDS)
             until = min(until, self.deadline)
         else:
             until = min(now + full_jitter(count, draw()), self.deadline)

@@ -23,16 +23,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
-from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL, WHOLE, Pause, rounding_of
+from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL_REFUSAL_SHARE, WHOLE_HINT_SECONDS, Pause, rounding_of
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
-from tidegate.core.provenance import Source
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import expected_charge
-from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, ODDS_AMPLE, ODDS_OVERLOAD, RefusalCause
+from tidegate.core.refusal_cause import BELIEVED_LOG_ODDS, ODDS_AMPLE, OVERLOAD_LOG_ODDS, PROVEN_LOG_ODDS, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
-from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading
+from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading, Source
 
 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
@@ -78,14 +77,14 @@ def answered(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
             out.append(events.BreakerClosed(gates.key, now))
 
 
-NOT_FOUND = 404
+NOT_FOUND_STATUS = 404
 """Status of a server that does not know the path: it may be any server, at a wrong address."""
 
 
 def reaches(outcome: Outcome) -> bool:
     """Return whether an outcome shows that the server of the key exists."""
     if outcome.status is not None:
-        return outcome.status != NOT_FOUND
+        return outcome.status != NOT_FOUND_STATUS
     return outcome.kind is not Kind.TRANSIENT and outcome.kind is not Kind.ABANDONED
 
 
@@ -187,11 +186,11 @@ about it."""
 CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.OUTAGE})
 """Causes whose refusals may come at random, whatever the client does."""
 
-HELD_FROM = 10
+HOLD_IN_FLIGHT = 10
 """Attempts in flight from which on the first refusal of an unknown cause holds all calls. Chosen: with fewer, a hold
 takes more time than it saves refusals."""
 
-ABSURD_HINT = 86_400.0
+ABSURD_HINT_SECONDS = 86_400.0
 """Seconds of a wait that no capacity refusal is believed to ask for (TinyLLM#17: 86400 s for a minute's limit)."""
 
 
@@ -241,7 +240,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     if unpaced and not hint:
         # Later refusals of a wave add no admitted attempts; to count those takes long where thousands are in flight.
         share = gates.pause.share
-        often = share.refused(_confirmed(gates, now) if new_wave else share.admitted) > OCCASIONAL
+        often = share.refused(_confirmed(gates, now) if new_wave else share.admitted) > OCCASIONAL_REFUSAL_SHARE
         unpaced = often or gates.breaker.failures > 1
     if unpaced or hint:
         before_pause = pause.until
@@ -271,12 +270,12 @@ def _ready_within(gates: LimiterState, pause: Pause, gate: str, permit: Permit, 
     was refused at the mirror's instant shows that the mirror is wrong.
     """
     mirror = gates.quotas.mirrors.get(gate)
-    if mirror is None or rounding_of(hint) < WHOLE or permit.sent_at < pause.stated_until:
+    if mirror is None or rounding_of(hint) < WHOLE_HINT_SECONDS or permit.sent_at < pause.stated_until:
         return hint
     if mirror.refilled_in(1.0) == INFINITY:
         return hint  # it comes back at a boundary, which hints narrow
     ready = gates.quotas.ready_at(permit.cost, now)[0]
-    return ready - now if max(now, permit.sent_at + hint - WHOLE) < ready < now + hint else hint
+    return ready - now if max(now, permit.sent_at + hint - WHOLE_HINT_SECONDS) < ready < now + hint else hint
 
 
 def _confirmed(gates: LimiterState, now: float) -> int:
@@ -297,7 +296,7 @@ def exhausted_quota(mirrors: Mapping[str, QuotaMirror], cost: Cost, readings: It
 
 
 def _checked_hint(gates: LimiterState, hint: float | None) -> float | None:
-    if hint is not None and not 0.0 <= hint < ABSURD_HINT:
+    if hint is not None and not 0.0 <= hint < ABSURD_HINT_SECONDS:
         gates.counts.ignored += 1
         return None
     return hint
@@ -374,7 +373,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
             pacer.gauge.refused(permit.mark)
         return
     lone = False
-    if first and plain and outcome.cause is Cause.RATE and permit.in_flight >= HELD_FROM:
+    if first and plain and outcome.cause is Cause.RATE and permit.in_flight >= HOLD_IN_FLIGHT:
         gates.pause.hold(now)
         gates.provenance.pause.record(Source.REFUSALS, now)
     elif new_wave:
@@ -395,7 +394,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
         if new_wave:
             pacer.stray_odds = gates.cause.random_odds(now)
             # Where a provider names a time, no refusal of its is taken for chance.
-            pacer.chance_odds = gates.cause.chance_odds(now) if plain else -EVIDENCE
+            pacer.chance_odds = gates.cause.chance_odds(now) if plain else -BELIEVED_LOG_ODDS
         pacer.refused(permit.mark, permit.sent_at, now, new_wave, cause, gates.pause.grace, latency)
     else:
         known = gates.cause.rate(now) if gates.concurrency.ceiling < INFINITY and not lone else 0.0
@@ -408,7 +407,7 @@ def _is_chance(gates: LimiterState, cause: RefusalCause, outcome: Outcome, now: 
     """Return whether a refusal comes at random, so that nothing that this key does prevents it."""
     quotas = gates.quotas
     ample = quotas.mirrors and not quotas.unproven and quotas.ample
-    cause.expect_chance(ODDS_AMPLE if ample else 0.0 if outcome.cause is Cause.RATE else ODDS_OVERLOAD)
+    cause.expect_chance(ODDS_AMPLE if ample else 0.0 if outcome.cause is Cause.RATE else OVERLOAD_LOG_ODDS)
     return cause.is_random(now, new_wave)
 
 
@@ -442,8 +441,8 @@ def _explained_by_concurrency(
     if cause is not Cause.CONCURRENCY and permit.in_flight > 1:
         odds = gates.cause.log_odds(now)
         if gates.pacer.active:
-            return new_wave and odds < -DECISIVE and limit.cap(gates.cause.slots(now), now)
-        if new_wave and odds > EVIDENCE:
+            return new_wave and odds < -PROVEN_LOG_ODDS and limit.cap(gates.cause.slots(now), now)
+        if new_wave and odds > BELIEVED_LOG_ODDS:
             return False
     # The fate of the youngest attempts is not known yet.
     admitted = max(

@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
+from tidegate.core.quota_base import OVERTAKEN_SECONDS, LoggedCharge, QuotaMirror
 from tidegate.core.reset_schedule import ResetSchedule, boundary_of
 from tidegate.core.values import INFINITY, QuotaReading, Refill
-from tidegate.core.window_inference import DEFAULT_WINDOW, MONTH, usable_window
+from tidegate.core.window_inference import DEFAULT_WINDOW_SECONDS, MONTH_SECONDS, usable_window
 
-CAREFUL = (1.0 / 256.0, 1.0 / 8.0)
+CAREFUL_STEP_SHARES = (1.0 / 256.0, 1.0 / 8.0)
 """Shares of the limit, one request at least, that the first and the last careful steps send."""
 
 
@@ -41,7 +41,7 @@ class CautiousRamp:
 
     def __init__(self, limit: float, seconds: float, began: float, trying: bool) -> None:
         self.trying = trying
-        low, high = CAREFUL
+        low, high = CAREFUL_STEP_SHARES
         self._size = self._left = max(1.0, low * limit)
         self._most = max(1.0, high * limit)
         self._at = self.began = began
@@ -62,19 +62,19 @@ class CautiousRamp:
         self._at = now
 
 
-SHORTER = (1.0, 10.0)
+SHORTER_WINDOW_SECONDS = (1.0, 10.0)
 """Windows in seconds over which a longer quota is enforced (provider-facts.md section 2: of 1 s or 10 s)."""
 
-SEEN = 0.25
-WHOLE = 0.9
-MORE = 1.1
-"""Shares of a portion that must have been admitted recently: `SEEN` where only the calls in flight are known, `WHOLE`
-where all are. More than `MORE` of a portion does not fit into it."""
+SEEN_PORTION_SHARE = 0.25
+WHOLE_PORTION_SHARE = 0.9
+EXCEEDED_PORTION_SHARE = 1.1
+"""Shares of a portion that must have been admitted recently: `SEEN_PORTION_SHARE` where only the calls in flight are
+known, `WHOLE_PORTION_SHARE` where all are. More than `EXCEEDED_PORTION_SHARE` of a portion does not fit into it."""
 
-STRIKES = 3
-STRIKES_WINDOWS = 5.0
-"""Refusals that a portion may explain before it counts as none: `STRIKES`, and one more for each `STRIKES_WINDOWS`
-windows."""
+PORTION_REFUSALS = 3
+WINDOWS_PER_REFUSAL = 5.0
+"""Refusals that a portion may explain before it counts as none: `PORTION_REFUSALS`, and one more for each
+`WINDOWS_PER_REFUSAL` windows."""
 
 
 class SubWindow:
@@ -94,7 +94,7 @@ class SubWindow:
 
     def fails(self, limit: float, now: float) -> bool:
         """Return whether no such portion exists: the quota changed its `limit` or refill, or refuses more often."""
-        allowed = STRIKES + (now - self.mirror.since) / (STRIKES_WINDOWS * self.mirror.window)
+        allowed = PORTION_REFUSALS + (now - self.mirror.since) / (WINDOWS_PER_REFUSAL * self.mirror.window)
         return limit != self._limit or self.mirror.turned is not None or self._strikes > allowed
 
     def refused(self) -> None:
@@ -118,15 +118,15 @@ def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wa
     None where it names none. `name`, `limit` and `window` (seconds) are the announced quota's; the refusal asks to
     `wait`.
     """
-    for shorter in SHORTER:
+    for shorter in SHORTER_WINDOW_SECONDS:
         portion = float(round(limit * shorter / window))
         known = let_in.seconds <= shorter
         recently = let_in.calls if known else sum(ago <= shorter for ago in let_in.under_way)
-        least = portion * (WHOLE if known else SEEN)
-        fits = max(1.0, least) <= recently <= int(MORE * portion)
+        least = portion * (WHOLE_PORTION_SHARE if known else SEEN_PORTION_SHARE)
+        fits = max(1.0, least) <= recently <= int(EXCEEDED_PORTION_SHARE * portion)
         # All calls so far went within this number of windows at most, wherever the boundaries are.
         windows = let_in.seconds // shorter + 2.0
-        fits = fits and let_in.calls <= windows * max(1.0, MORE * portion)
+        fits = fits and let_in.calls <= windows * max(1.0, EXCEEDED_PORTION_SHARE * portion)
         if 2.0 * shorter <= window and wait <= shorter and fits:
             # The window may be known roughly only: what was admitted fits in.
             whole = max(1.0, portion, float(recently))
@@ -136,38 +136,38 @@ def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wa
 
 def refutes_portion(limit: float, window: float, let_in: AdmittedBurst) -> bool:
     """Return whether a refusal came before the least portion was admitted, where all admitted calls are known."""
-    shortest = SHORTER[0]
-    return let_in.seconds <= shortest and let_in.calls < WHOLE * limit * shortest / window
+    shortest = SHORTER_WINDOW_SECONDS[0]
+    return let_in.seconds <= shortest and let_in.calls < WHOLE_PORTION_SHARE * limit * shortest / window
 
 
-PROBE_FIRST = 1.0
+FIRST_PROBE_SECONDS = 1.0
 PROBE_GROWTH = 1.5
-PROBE_LAST = 15.0
+MAX_PROBE_SECONDS = 15.0
 """Seconds between probes of an empty window whose boundary is unknown: a quarter of a minute at most."""
 
-BOUNDARY_GUARD = 0.02
+BOUNDARY_GUARD_SECONDS = 0.02
 """Seconds waited past a boundary, so that a request does not arrive just before it."""
 
 STEP_ROUND_TRIPS = 3.0
-STEP_FIRST = 0.25
-STEP_BOUNDS = (0.02, 2.0)
-STEP_WINDOWS = 1.0 / 24.0
-"""Seconds in which a refusal would have come back: `STEP_ROUND_TRIPS` refusal round trips. At most `STEP_WINDOWS` of a
-window, so that the twelve steps of the whole limit take half of it."""
+FIRST_STEP_SECONDS = 0.25
+STEP_BOUNDS_SECONDS = (0.02, 2.0)
+MAX_STEP_WINDOWS = 1.0 / 24.0
+"""Seconds in which a refusal would have come back: `STEP_ROUND_TRIPS` refusal round trips. At most `MAX_STEP_WINDOWS`
+of a window, so that the twelve steps of the whole limit take half of it."""
 
-PROVEN = 0.9
+PROVEN_LIMIT_SHARE = 0.9
 """Share of the limit that must go out within one window, unrefused, to prove that window."""
 
-WIDE = 0.2
+WIDE_BOUNDARY_SHARE = 0.2
 """Uncertainty of a boundary, as a share of a period, above which a try shows more than waiting."""
 
-BACK = 0.5
-LITTLE = 0.25
-"""Shares of the limit: `BACK` more than expected is left where a boundary was passed, less than `LITTLE` where none
-was."""
+PASSED_LIMIT_SHARE = 0.5
+UNPASSED_LIMIT_SHARE = 0.25
+"""Shares of the limit: `PASSED_LIMIT_SHARE` more than expected is left where a boundary was passed, less than
+`UNPASSED_LIMIT_SHARE` where none was."""
 
 
-MOVES = 2
+CONTINUOUS_MOVES = 2
 """Answers that move a boundary in one window, after which the quota counts as continuous. Chosen: the least number that
 is not a single coincidence."""
 
@@ -199,7 +199,7 @@ class FixedWindowMirror(QuotaMirror):
     turned: Refill | None
 
     def __init__(
-        self, reading: QuotaReading, now: float, default_window: float = DEFAULT_WINDOW, supposed: bool = False
+        self, reading: QuotaReading, now: float, default_window: float = DEFAULT_WINDOW_SECONDS, supposed: bool = False
     ) -> None:
         super().__init__(reading, now)
         self.turned = None
@@ -216,9 +216,9 @@ class FixedWindowMirror(QuotaMirror):
         self._exhausted = False
         self._named, self._moved = (-INFINITY, INFINITY, now), 0
         self._probe_at = 0.0
-        self._probe_delay = PROBE_FIRST
+        self._probe_delay = FIRST_PROBE_SECONDS
         self._careful: CautiousRamp | None = None
-        self._step = STEP_FIRST
+        self._step = FIRST_STEP_SECONDS
 
     @property
     def window(self) -> float:
@@ -235,7 +235,7 @@ class FixedWindowMirror(QuotaMirror):
         boundaries = self._boundaries
         if boundaries.low is None or boundaries.high is None or not boundaries.certain:
             return False
-        return boundaries.high - boundaries.low <= WIDE * boundaries.period
+        return boundaries.high - boundaries.low <= WIDE_BOUNDARY_SHARE * boundaries.period
 
     @property
     def is_predictable(self) -> bool:
@@ -252,11 +252,11 @@ class FixedWindowMirror(QuotaMirror):
         """When the whole limit is there again; at the latest, where no boundary is known."""
         self._roll(now)
         high = self._boundaries.high
-        return high + BOUNDARY_GUARD if high is not None else now + self.window
+        return high + BOUNDARY_GUARD_SECONDS if high is not None else now + self.window
 
     def state(self, order: int, until: float) -> None:
         """Take note of the boundary that an answer states; a request must not arrive just before it."""
-        super().state(order, until + BOUNDARY_GUARD)
+        super().state(order, until + BOUNDARY_GUARD_SECONDS)
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """Return when `amount` and `reserve` fit: now, after the boundary, or when the next may try."""
@@ -272,7 +272,7 @@ class FixedWindowMirror(QuotaMirror):
                 return now if careful is None or not (fits or careful.trying) else careful.ready_at(now)
         if self._boundaries.high is None:
             return max(now, self._probe_at)
-        boundary = self._boundaries.high + BOUNDARY_GUARD
+        boundary = self._boundaries.high + BOUNDARY_GUARD_SECONDS
         return boundary if waits else min(boundary, max(now, self._probe_at))
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
@@ -300,13 +300,17 @@ class FixedWindowMirror(QuotaMirror):
     def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
         """Record that the window is empty, whatever was counted; `retry_after` (seconds) names its boundary."""
         self._roll(now)
-        if self._supposed and self._anchor_at < self._began_at <= sent_at and self.ledger.total < LITTLE * self.limit:
+        if (
+            self._supposed
+            and self._anchor_at < self._began_at <= sent_at
+            and self.ledger.total < UNPASSED_LIMIT_SHARE * self.limit
+        ):
             self.turned = "continuous"
-        low, high = STEP_BOUNDS
-        self._step = min(high, STEP_WINDOWS * self.window, max(low, STEP_ROUND_TRIPS * (now - sent_at)))
+        low, high = STEP_BOUNDS_SECONDS
+        self._step = min(high, MAX_STEP_WINDOWS * self.window, max(low, STEP_ROUND_TRIPS * (now - sent_at)))
         self._exhausted, self._careful = True, None
         self._probe_at = now + self._probe_delay
-        self._probe_delay = min(self._probe_delay * PROBE_GROWTH, PROBE_LAST, self.window / 4)
+        self._probe_delay = min(self._probe_delay * PROBE_GROWTH, MAX_PROBE_SECONDS, self.window / 4)
         if retry_after:
             # Whole seconds are rounded up by those who send them.
             rounding = 1.0 if retry_after == int(retry_after) else 0.0
@@ -323,7 +327,7 @@ class FixedWindowMirror(QuotaMirror):
             self._usual = 0.0
             self._boundaries.declare(usable_window(reading.window, self.window))
         self._roll(now)
-        told = reading.reset_after if reading.reset_after is not None and reading.reset_after <= MONTH else None
+        told = reading.reset_after if reading.reset_after is not None and reading.reset_after <= MONTH_SECONDS else None
         if told is not None and self._usual:
             self._compare_boundaries(*boundary_of(reading, sent_at, now), sent_at)
         if order <= self._anchor_order or sent_at < self._began_at:
@@ -344,7 +348,7 @@ class FixedWindowMirror(QuotaMirror):
             if self._careful is not None and sent_at >= self._careful.began:
                 self._careful = None
         self._anchor_order, self._anchor_at = order, sent_at
-        while self._late and self._late[0].charged_at < sent_at - OVERTAKEN:
+        while self._late and self._late[0].charged_at < sent_at - OVERTAKEN_SECONDS:
             self._lately -= self._late.popleft().amount
         mine = debit.amount if debit is not None else 0.0
         self._ceiling = max(self._ceiling, self._remaining - max(0.0, self._lately - mine))
@@ -364,14 +368,16 @@ class FixedWindowMirror(QuotaMirror):
         # What a first answer after a boundary shows, and whether one was passed without a statement.
         fresh = self._anchor_at < self._began_at
         if fresh:
-            if remaining >= expected - LITTLE * self.limit:
+            if remaining >= expected - UNPASSED_LIMIT_SHARE * self.limit:
                 self._supposed = False
-            elif self._supposed and remaining < LITTLE * self.limit:
+            elif self._supposed and remaining < UNPASSED_LIMIT_SHARE * self.limit:
                 self.turned = "continuous"
-        elif sent_at > self._anchor_at + OVERTAKEN and remaining > expected + max(0.5, BACK * self.limit):
+        elif sent_at > self._anchor_at + OVERTAKEN_SECONDS and remaining > expected + max(
+            0.5, PASSED_LIMIT_SHARE * self.limit
+        ):
             # It jumped up between the two sends: one period later it will do so again.
             self._boundaries.lies(self._anchor_at, sent_at, told=False)
-            self._probe_delay = PROBE_FIRST
+            self._probe_delay = FIRST_PROBE_SECONDS
 
     def _roll(self, now: float) -> None:
         passed = self._boundaries.passed(now)
@@ -383,9 +389,9 @@ class FixedWindowMirror(QuotaMirror):
         last_low, last_high, last_sent_at = self._named
         self._named = low, high, sent_at
         apart = max(low - last_high, last_low - high)
-        if apart > OVERTAKEN and min(low, last_low) > max(sent_at, last_sent_at):
+        if apart > OVERTAKEN_SECONDS and min(low, last_low) > max(sent_at, last_sent_at):
             self._moved += 1
-            if self._moved >= MOVES:
+            if self._moved >= CONTINUOUS_MOVES:
                 self._turn_continuous()
 
     def _turn_continuous(self) -> None:
@@ -398,9 +404,9 @@ class FixedWindowMirror(QuotaMirror):
         self._moved = 0
         short = False
         if self._exhausted and self._began_at > -INFINITY:
-            short = self.limit - self._ceiling < LITTLE * self.limit
+            short = self.limit - self._ceiling < UNPASSED_LIMIT_SHARE * self.limit
         if self._supposed and not self._exhausted and self._began_at > float("-inf"):
-            self._supposed = self.ledger.total < PROVEN * self.limit
+            self._supposed = self.ledger.total < PROVEN_LIMIT_SHARE * self.limit
         self.ledger.drop_before(low)
         self._remaining = self.limit
         self._ceiling = self.limit - self.ledger.total
@@ -408,5 +414,5 @@ class FixedWindowMirror(QuotaMirror):
         # A window that admitted little before it refused shows that this one may, too.
         careful = self._supposed or short
         self._careful = CautiousRamp(self.limit, self._step, high, trying=False) if careful else None
-        self._probe_delay = PROBE_FIRST
+        self._probe_delay = FIRST_PROBE_SECONDS
         self._probe_at = high

@@ -13,8 +13,8 @@ learns the three numbers from outcomes:
   large as the one before.
 
 Calls arrive later than they were sent, for instance when connections are made. So an outcome counts only as far as it
-proves the same for an arrival `LATE` graces later. A refusal that such a delay explains changes no number. From then
-on, calls wait for that delay after those of the period before; it halves with each period without another one.
+proves the same for an arrival `LATE_GRACES` graces later. A refusal that such a delay explains changes no number. From
+then on, calls wait for that delay after those of the period before; it halves with each period without another one.
 
 All instants and durations are in seconds.
 """
@@ -25,25 +25,25 @@ from bisect import bisect_right
 from math import log
 
 from tidegate.core.rate_meter import Burst
-from tidegate.core.refusal_cause import DECISIVE, STRAY
+from tidegate.core.refusal_cause import EXCLUDED_OUTCOME_CHANCE, PROVEN_LOG_ODDS
 from tidegate.core.values import INFINITY
-from tidegate.core.window_inference import NATURAL_WINDOWS
+from tidegate.core.window_inference import NATURAL_WINDOWS_SECONDS
 
-PARTS = 2
+INTERVAL_PERIODS = 2
 """Periods of the interval that are kept beside a natural one: more of them take longer."""
 
-LATE = 2.0
+LATE_GRACES = 2.0
 """Graces by which calls may arrive late. Measured: 1 took delays for a smaller growth, at 0.5 refusals a call (drawn
 providers)."""
 
-PATIENT = 2
+PATIENT_PERIODS = 2
 """Periods without a refusal after which the growth is tried beyond its bound, doubled with each trial in vain.
 Measured: 1 cost 0.03 refusals a call (16 drawn providers)."""
 
-MOST_CALLS = 1 << 13
+MAX_PERIOD_CALLS = 1 << 13
 """Calls of two periods from which on the model is given up, because of its memory and checkpoints."""
 
-TICK = 1e-6
+PERIOD_TICK_SECONDS = 1e-6
 """Seconds after its period at which a call has left it: sums of instants are not exact."""
 
 Sends = list[tuple[float, int]]
@@ -63,7 +63,7 @@ class GrowthPeriod:
         self.seconds = seconds
         self.low, self.high = 1.0, INFINITY
         self.misfits = 0
-        self.patience, self._former = PATIENT, INFINITY
+        self.patience, self._former = PATIENT_PERIODS, INFINITY
 
     def counts(self, sends: Sends, place: int, at: float) -> tuple[int, int]:
         """Return how many of the first `place` calls are in the period that ends at `at`, and in the one before."""
@@ -79,7 +79,7 @@ class GrowthPeriod:
             self.misfits += 1
             self.high = INFINITY
         if self.low > self._former:
-            self._former, self.patience = INFINITY, PATIENT
+            self._former, self.patience = INFINITY, PATIENT_PERIODS
 
     def refused(self, lately: int, before: int, least: int) -> None:
         """Take in that a period refused the last of `lately` calls, after one with `before`."""
@@ -154,7 +154,7 @@ class GrowthLimit:
 
     @property
     def overgrown(self) -> bool:
-        return len(self._sends) > MOST_CALLS
+        return len(self._sends) > MAX_PERIOD_CALLS
 
     def late(self) -> None:
         """Take in the refusal of a call that went before the first refusal was known."""
@@ -171,12 +171,12 @@ class GrowthLimit:
         It does not after a silence shorter than the run, whose calls may then leave the period at any time.
         """
         run = self._refused_at - self._begun_at
-        if not self._shortest or sent_at - self._refused_at < run or self.least > MOST_CALLS:
+        if not self._shortest or sent_at - self._refused_at < run or self.least > MAX_PERIOD_CALLS:
             return False
         longest = sent_at - self._begun_at
-        width = (longest - self._shortest) / PARTS
-        natural = [each for each in NATURAL_WINDOWS if self._shortest < each <= longest]
-        parts = [self._shortest + part * width for part in range(PARTS, 0, -1)]
+        width = (longest - self._shortest) / INTERVAL_PERIODS
+        natural = [each for each in NATURAL_WINDOWS_SECONDS if self._shortest < each <= longest]
+        parts = [self._shortest + part * width for part in range(INTERVAL_PERIODS, 0, -1)]
         self._periods = [GrowthPeriod(each) for each in (*natural, *parts)]
         self._best = self._periods[0]
         self._sends = [(self._begun_at + place * run / self.least, -1) for place in range(self.least)]
@@ -211,7 +211,7 @@ class GrowthLimit:
         if lately + 1 <= sure:
             return now
         # A trial proves something only if it is within the middle of the bounds even where it arrives late.
-        late = LATE * grace
+        late = LATE_GRACES * grace
         for at in (now, now + late) if best.high == INFINITY else (now,):
             lately, before = best.counts(sends, len(sends), at - late)
             middle = (best.low + best.high) / 2.0 * before if before else 0.0
@@ -234,7 +234,7 @@ class GrowthLimit:
         """Return when enough calls have left the period."""
         sends, period, least, low = self._sends, self._best.seconds, self.least, self._best.low
         for place in range(bisect_right(sends, (now - self._delay - period, INFINITY)), len(sends)):
-            at = sends[place][0] + period + TICK
+            at = sends[place][0] + period + PERIOD_TICK_SECONDS
             gone = bisect_right(sends, (at - 2.0 * period, INFINITY))
             if len(sends) - place <= max(least, low * (place + 1 - gone)):
                 return max(now, at + self._delay)
@@ -245,9 +245,9 @@ class GrowthLimit:
         place = next((place for place in range(len(sends) - 1, -1, -1) if sends[place][1] == number), -1)
         if place < 0:
             return
-        self._explain_by_delay(place, sent_at, LATE * grace)
+        self._explain_by_delay(place, sent_at, LATE_GRACES * grace)
         for each in self._periods:
-            each.refused(*each.counts(sends, place + 1, sent_at - LATE * grace), self.least)
+            each.refused(*each.counts(sends, place + 1, sent_at - LATE_GRACES * grace), self.least)
         self._choose()
         self._remove(place)
         self._batch = self._left = 0
@@ -263,7 +263,7 @@ class GrowthLimit:
         begun = place + 1 - lately
         gone = begun - before
         for left in range(begun - 1, -1, -1):
-            delay = sent_at - best.seconds - sends[left][0] + TICK
+            delay = sent_at - best.seconds - sends[left][0] + PERIOD_TICK_SECONDS
             if delay > most:
                 return
             while gone and sends[gone - 1][0] > sent_at - delay - 2.0 * best.seconds:
@@ -290,13 +290,13 @@ class GrowthLimit:
     def _choose(self) -> None:
         """Change to the period that explains most outcomes, where it is decisively more likely."""
         fits = min(self._periods, key=_misfits)
-        if (self._best.misfits - fits.misfits) * -log(STRAY) > DECISIVE:
+        if (self._best.misfits - fits.misfits) * -log(EXCLUDED_OUTCOME_CHANCE) > PROVEN_LOG_ODDS:
             self._best = fits
 
     def _settle(self, now: float, grace: float) -> None:
         """Take in the calls that were admitted by now."""
         sends, tried = self._sends, self._tried
-        late = LATE * grace
+        late = LATE_GRACES * grace
         while tried and tried[0][0] + late <= now:
             sent_at, number = tried.pop(0)
             place = bisect_right(sends, (sent_at, number))

@@ -29,16 +29,16 @@ BINDING = {
 }
 """Gates other than quotas, in the words of a text on what bound a run."""
 
-LEAST_SECONDS = 5.0
+TOLD_FROM_SECONDS = 5.0
 """Seconds from which on the shares are told. Chosen: of a shorter run they say nothing that a person could change."""
 
-LEAST_SHARE = 0.01
+LEAST_TOLD_SHARE = 0.01
 """Least share that a text names. Derived: a smaller one rounds to less than one per cent."""
 
 SHOWN_SHARES = 3
 """Most shares that a text names. Chosen: the line stays readable, and the others are small."""
 
-SPARE = 1.2
+SPARE_LIMIT_RATIO = 1.2
 """Ratio of the calls in flight that would use a limit to the present ones, from which on a text names the former.
 Chosen: below it the difference is within the noise of a mean latency."""
 
@@ -118,9 +118,9 @@ def binding_text(
 
     `names` has the words of each quota, by its name.
     """
-    if max(elapsed, sum(held.values())) < LEAST_SECONDS:
+    if max(elapsed, sum(held.values())) < TOLD_FROM_SECONDS:
         return ""
-    told = [each for each in binding_shares(held, elapsed) if each.share >= LEAST_SHARE][:SHOWN_SHARES]
+    told = [each for each in binding_shares(held, elapsed) if each.share >= LEAST_TOLD_SHARE][:SHOWN_SHARES]
     return "bound by " + ", ".join(f"{_named(each, names, use)}" for each in told)
 
 
@@ -136,5 +136,5 @@ def _program(use: ProgramUse) -> str:
     if use.mean_in_flight <= 0.0:
         return ""
     kept = max(1, round(use.mean_in_flight))
-    more = f"; {round(use.needed)} would use the limit" if use.needed >= SPARE * kept else ""
+    more = f"; {round(use.needed)} would use the limit" if use.needed >= SPARE_LIMIT_RATIO * kept else ""
     return f" (about {kept} in flight{more})"

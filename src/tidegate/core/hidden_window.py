@@ -24,37 +24,37 @@ from __future__ import annotations
 
 from collections import deque
 
-from tidegate.core.pacer_phases import PATIENCE_CALLS, natural_wait
+from tidegate.core.pacer_phases import HOLD_CALLS_PER_REFUSAL, natural_wait
 from tidegate.core.values import INFINITY
 
-REMEMBERED = 12
+REMEMBERED_BOUNDARIES = 12
 """Boundaries that are kept: more of them narrow the period of a fixed window further."""
 
-GROWN_MOST = 1
+MAX_CALLS_BEYOND = 1
 """Calls in a row admitted beyond a window from which on the model is given up."""
 
-WORTH = 2.0
+WORTHWHILE_REFUSALS = 2.0
 """Refusals that an attempt in the middle of an interval may cost on average, for the time of one call of a window. Such
 an attempt is refused half the time; else the window begins earlier by a quarter of the interval. As many windows are
 expected as were seen. Measured: 1 costs 0.004 refusals a call for 0.5 % of the time."""
 
-LOST = 16.0
+LOST_PERIODS = 16.0
 """Periods after the last boundary at which the model is given up: the first calls of a fixed window may have seen a
 small part of it."""
 
-EARLY_MOST = 4
+MAX_EARLY_REFUSALS = 4
 """Refusals amid a window after which the model is given up."""
 
-ALIKE = 0.12
+ALIKE_WINDOWS_SHARE = 0.12
 """Share by which the calls of two windows may differ. A bucket within it is refuted by the first call that no window
 explains."""
 
-TRIAL_SHARE = 0.5
+TRIAL_PERIOD_SHARE = 0.5
 """Share of the period after which the attempt goes that looks for a shorter one. Chosen: halving gains most where it is
 admitted, and a limiter blocks a key for its period at least (rate-limiter-flexible, Cloudflare)."""
 
-CHECK = 3.0
-CHECK_MOST = 0.5
+CHECK_INTERVALS = 3.0
+MAX_CHECK_PERIOD_SHARE = 0.5
 """Mean intervals of a window's calls after which a lone attempt goes: a bucket has one call then. It goes after half of
 the period at most, because it shows nothing where a new window may have begun."""
 
@@ -107,7 +107,7 @@ class HiddenWindow:
         self._before: list[float] = []
         self._run = run
         # Each boundary is after the first instant and not after the second one. Window 0 may have begun earlier.
-        self._begun: deque[tuple[int, float, float]] = deque([(1, refused_at, admitted_at)], REMEMBERED)
+        self._begun: deque[tuple[int, float, float]] = deque([(1, refused_at, admitted_at)], REMEMBERED_BOUNDARIES)
         # Bounds of the period: a rolling window was full for one period, a fixed one for less.
         self._least, self._most = refused_at - begun_at, admitted_at - begun_at
         self._low = self._high = self._seen = self._later = self._full_at = 0.0
@@ -164,7 +164,7 @@ class HiddenWindow:
 
     def settle(self, admitted: int) -> bool:
         """Return whether a window was refused after as many calls as the one before; then the model holds."""
-        if not self.size or abs(admitted - self.size) > max(1.0, ALIKE * self.size):
+        if not self.size or abs(admitted - self.size) > max(1.0, ALIKE_WINDOWS_SHARE * self.size):
             return False
         self.size, self.settled = max(1, admitted), True
         return True
@@ -172,7 +172,7 @@ class HiddenWindow:
     def late(self) -> None:
         """Take in a further refusal of a call that was sent amid the window: it admits fewer calls."""
         self.admitted -= 1
-        if self.waiting and self.admitted >= (1.0 - ALIKE) * self.size - 1.0:
+        if self.waiting and self.admitted >= (1.0 - ALIKE_WINDOWS_SHARE) * self.size - 1.0:
             self.size = max(1, min(self.size, self.admitted))
 
     def early(self, now: float) -> tuple[float, bool]:
@@ -180,7 +180,7 @@ class HiddenWindow:
         self.admitted -= 1
         if self._calls:
             self._calls.pop()
-        if self.admitted >= (1.0 - ALIKE) * self.size - 1.0:
+        if self.admitted >= (1.0 - ALIKE_WINDOWS_SHARE) * self.size - 1.0:
             self.size = max(1, self.admitted)
             return self.wait(now, refused=True), True
         if self._former is not None:
@@ -191,7 +191,7 @@ class HiddenWindow:
         # A rolling window gives calls back as they were sent.
         self._spread = True
         self._tries += 1
-        if self._tries > (EARLY_MOST if self.confirmed else 1):
+        if self._tries > (MAX_EARLY_REFUSALS if self.confirmed else 1):
             return INFINITY, False
         pause = self._least / self.size * 2.0 ** (self._tries - 1) if self._before else self._run
         return max(self.next_at(now), now + pause), False
@@ -208,9 +208,9 @@ class HiddenWindow:
         count = self._used + self.admitted
         self._checking = count >= self._check_after and not self._refusals_block
         if self._checking:
-            self._check_after = count + PATIENCE_CALLS
-            return min(now + min(CHECK / self.size, CHECK_MOST) * self._least, self._next())
-        early = self.begun_at + TRIAL_SHARE * (self._low - self.begun_at)
+            self._check_after = count + HOLD_CALLS_PER_REFUSAL
+            return min(now + min(CHECK_INTERVALS / self.size, MAX_CHECK_PERIOD_SHARE) * self._least, self._next())
+        early = self.begun_at + TRIAL_PERIOD_SHARE * (self._low - self.begun_at)
         if self._trial is None and self.confirmed and early > now and not refused:
             # All boundaries so far came after refusals.
             self._trial = True
@@ -247,7 +247,7 @@ class HiddenWindow:
         self._high = self._low + natural_wait(min(self._later, max(self._least, since)), since, 0.0)
         self._later *= 2.0
         self._late = True
-        if self._low > self._begun[-1][2] + LOST * max(self._least, self._most):
+        if self._low > self._begun[-1][2] + LOST_PERIODS * max(self._least, self._most):
             return INFINITY
         return self._next()
 
@@ -281,12 +281,12 @@ class HiddenWindow:
             self.admitted += 1
             self.waiting = False
             self._check_after = self._checked = 0
-            return self._grown < GROWN_MOST
+            return self._grown < MAX_CALLS_BEYOND
         if tried and sent_at < self._low:
             self._former = (self._begun, self._least, self._most, self._fixed)
             self._fixed, self._refusals_block = False, True
             self._least, self._most = self._seen - self.begun_at, sent_at - self.begun_at
-            self._begun = deque([(1, self._seen, sent_at)], REMEMBERED)
+            self._begun = deque([(1, self._seen, sent_at)], REMEMBERED_BOUNDARIES)
             self._next_window()
             self.admitted = 1
             self._calls.append(sent_at)
@@ -336,6 +336,6 @@ class HiddenWindow:
         high = min(self._high, low + max(self._least, low - self._begun[-1][2]))
         windows = 1 if self._fixed else len(self._begun)
         sought = self._late or self._told or (self._fixed and self._tries)
-        if sought or high - low <= WORTH * self._least / (self.size * windows):
+        if sought or high - low <= WORTHWHILE_REFUSALS * self._least / (self.size * windows):
             return high
         return low + 0.5 * (high - low)

@@ -26,14 +26,14 @@ from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker, FailingCalls, 
 from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.pacer import Pacer
-from tidegate.core.provenance import LimiterProvenance, Source
+from tidegate.core.provenance import LimiterProvenance
 from tidegate.core.quota import KeyQuotas, QuotaSet
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import Charge
 from tidegate.core.rate_meter import Burst
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading
+from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading, Source
 
 
 class Permit:
@@ -107,7 +107,7 @@ class KeyCounts:
     """Counters of one key since its creation, and the latencies of the last hundred answered attempts, in seconds.
 
     `resent` attempts were of calls that had been sent before. Those of them after a refusal are `absorbed`: the caller
-    never saw the refusal. `given_up` calls ended for lack of capacity. `failed_calls` had their failure handed back, or
+    never saw the refusal. `given_up` calls ended for lack of capacity. `failed_calls` ended with another failure, or
     their stream broke. `replayed` ones of them got another call's answer. `left` calls were ended by their callers
     while they were not in flight. `unsent` calls were never sent so far, whether they still wait or have ended.
     `retried_calls` had more than one attempt.
@@ -191,7 +191,7 @@ class KeyCounts:
         return sum(self.latencies) / len(self.latencies) if self.latencies else INFINITY
 
 
-BUSY = 0.5
+BUSY_CLIENT_SECONDS = 0.5
 """Seconds for which slow start, or a test of a ceiling, waits for an admitted call that has not run. Raising it waits
 longer for a blocked event loop. Chosen: an event loop that starts two thousand calls is busy for that long and reads no
 refusal."""
@@ -341,7 +341,7 @@ class LimiterState:
         if len(self.permits_in_flight) >= self.concurrency.limit:
             opens = self.concurrency.opens_at(now)
             if self.untaken:
-                opens = max(opens, self.given_at + BUSY)
+                opens = max(opens, self.given_at + BUSY_CLIENT_SECONDS)
             if opens > now:
                 ready, gate = opens, "concurrency"
                 if opens == INFINITY:

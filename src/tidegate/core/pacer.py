@@ -13,7 +13,7 @@ five phases:
   number of calls must pass before the next rise. A rate far below the best known one may recover at any time, so its
   rise waits for no calls.
 - *Climbing* (`RampPhase`): the provider refuses fast growth (slope), and a model of its limit says when calls go.
-- *Windowed* (`HiddenWindow`): the provider admits a number of calls, then none until a boundary. The calls of a window
+- *Windowed* (`WindowedPhase`): the provider admits a number of calls, then none until a boundary. The calls of a window
   go at once, and single attempts look for the next boundary. A hint that is known to count down states the boundary.
 
 A key that leaves the pace unused proves nothing: a hold lasts as much longer, any other phase begins again.
@@ -27,25 +27,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import sqrt
 
-from tidegate.core.backoff import PROGRESS
-from tidegate.core.hidden_window import HiddenWindow
+from tidegate.core.backoff import PROGRESS_CALLS
 from tidegate.core.pacer_phases import (
-    FEW,
-    HELD_SPANS,
-    MARGIN,
+    CHANGED_RATE_HOLD_SECONDS,
+    FIRST_HOLD_SPANS,
+    FIRST_RISE_STEP,
+    HELD_RATE_SHARE,
+    HOLD_SECONDS,
+    LEAST_CALLS_PER_SECOND,
+    MAX_RISE_STEP,
     OUTAGE_WAITS,
-    PATIENCE_KNOWN,
-    PATIENCE_SECONDS,
-    SAME,
-    SEEK_BACK,
+    RISE_STEP_CALLS,
+    RISE_STEP_SECONDS,
+    SAME_RATE_SHARE,
     SEEK_CALLS,
-    SHALLOW_SECONDS,
-    SLOWEST,
-    SMALL,
-    STEP,
-    STEP_CALLS,
-    STEP_MOST,
-    STEP_SECONDS,
+    SEEK_CUT_FACTOR,
+    SHALLOW_BUCKET_CALLS,
+    SHALLOW_BUCKET_SECONDS,
+    SMALL_BUCKET_CALLS,
     DrainDelay,
     PaceFloor,
     PacerPhase,
@@ -58,39 +57,31 @@ from tidegate.core.pacer_phases import (
 )
 from tidegate.core.ramp_phase import RampPhase
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
-from tidegate.core.refusal_cause import EVIDENCE
+from tidegate.core.refusal_cause import BELIEVED_LOG_ODDS
 from tidegate.core.values import INFINITY, Cause
+from tidegate.core.windowed_phase import WINDOW_SIGN_WAITS, WindowedPhase
 
-DROP = 0.25
+DROPPED_PACE_FACTOR = 0.25
 """Cut at a refusal where the pace had held: capacity went by an unknown amount. A bucket keeps what this leaves."""
 
-FASTEST = 1e5
-BURST_MOST = 3600.0
+MAX_SAVED_CALLS_PER_SECOND = 1e5
+MAX_SAVED_BURST_SECONDS = 3600.0
 """Most calls a second that are taken from an earlier run, and most seconds of them that a bucket may hold."""
 
-MANY = 30
-TRUE_SHARE = 0.9
-DOUBTS = 2
-"""The rate is measured from `PROGRESS` calls between two refusals, from `MANY` of a deep bucket. A hold that ends below
-`TRUE_SHARE` of its pace was measured too high; else capacity went. Few calls are doubted `DOUBTS` times unless they
-show a rate below that share."""
+DEEP_BUCKET_CALLS = 30
+TRUE_PACE_SHARE = 0.9
+DOUBTED_MEASUREMENTS = 2
+"""The rate is measured from `PROGRESS_CALLS` calls between two refusals, from `DEEP_BUCKET_CALLS` of a deep bucket. A
+hold that ends below `TRUE_PACE_SHARE` of its pace was measured too high; else capacity went. Few calls are doubted
+`DOUBTED_MEASUREMENTS` times unless they show a rate below that share."""
 
-NARROWEST = 1.02
+LEAST_RISE_STEP = 1.02
 """Least first step of a rise, where a bucket of one or two calls is known well."""
 
-WINDOW_WAITS = 2
-WINDOW_CALLS = PROGRESS
-WINDOW_AGAIN = 50
-"""`WINDOW_WAITS` lone attempts refused in a row show that a window may be used up, of `WINDOW_CALLS` calls at least.
-After a wrong suspicion `WINDOW_AGAIN` calls pass before the next one."""
-
-SHORTEST_RUN = 0.05
-"""Least seconds in which the calls of a window are sent, so that it begins gently."""
-
-WIDE = 2.5
+WIDE_RATE_RATIO = 2.5
 """Ratio of the highest to the least possible rate from which on the calls between two refusals measure none."""
 
-KEPT_CALLS = 2 * PROGRESS
+KEPT_PACE_CALLS = 2 * PROGRESS_CALLS
 """Calls after which a refusal ends a hold; after fewer it shows a drop, or a measurement too high."""
 
 CHANCE_CALLS = 2
@@ -112,24 +103,15 @@ class Pacer:
         "_highest",
         "_instead",
         "_least",
-        "_lone_at",
         "_next",
         "_next_count",
         "_patience",
         "_probe_up",
         "_ramp",
-        "_refused_at",
-        "_run_begun_at",
-        "_run_calls",
-        "_run_ended_at",
         "_seeded",
         "_startup",
         "_stated_before",
-        "_window",
-        "_window_begun_at",
-        "_window_let_in",
-        "_window_size",
-        "_windowless_calls",
+        "_windows",
         "active",
         "chance_odds",
         "gauge",
@@ -162,16 +144,12 @@ class Pacer:
         self.stray_odds = -INFINITY
         # The same where the rate may change: a refusal counts as random by these odds alone.
         self.chance_odds = -INFINITY
-        self._lone_at = self._refused_at = self._run_begun_at = self._run_ended_at = 0.0
-        # Calls admitted in the run that the first refusal ended, with those sent after the refused one.
-        self._run_calls = 0
-        self._windowless_calls = self._window_size = 0
-        self._window_begun_at, self._window_let_in = 0.0, 0
+        self._windows = WindowedPhase()
         self._next, self._next_count = 0.0, 0
         self._broken = self._again = 0
         self._least = 0.0
         self._highest = INFINITY
-        self._patience = PATIENCE_SECONDS
+        self._patience = HOLD_SECONDS
         # The pace before trouble began: 0 where there was none, negative where it is not to come back.
         self._former = 0.0
 
@@ -199,21 +177,23 @@ class Pacer:
             self._recover(now)
             return
         if self.phase is PacerPhase.WINDOWED:
-            self._send_windowed(proven, now)
+            if not self._windows.send(gauge, spacing, proven, now):
+                self._leave_window(now)
             return
         ramping = self.phase is PacerPhase.RAMP
         if ramping and self._ramp.sent(spacing, gauge.sent - 1, gauge.burst, proven, now):
             return
-        suspicious = self.phase is PacerPhase.STARTUP or self._window_size or spacing.waits >= OUTAGE_WAITS
-        if proven and spacing.waits >= WINDOW_WAITS and suspicious and not ramping:
-            self._suspect_window(now)
+        suspicious = self.phase is PacerPhase.STARTUP or self._windows.expected or spacing.waits >= OUTAGE_WAITS
+        if proven and spacing.waits >= WINDOW_SIGN_WAITS and suspicious and not ramping:
+            if self._windows.suspect(gauge, spacing, now):
+                self.phase, self._floor.trying = PacerPhase.WINDOWED, False
             return
         alone, unused = spacing.sent(gauge.burst, now, waited)
         if alone:
-            self._lone_at = now
+            self._windows.lone_at = now
         if unused:
             self._rest(unused, now)
-            if spacing.full and gauge.rate and gauge.burst >= SMALL:
+            if spacing.full and gauge.rate and gauge.burst >= SMALL_BUCKET_CALLS:
                 gauge.fill(now)
         if not alone and now >= self._next and gauge.sent >= self._next_count:
             self._step(now)
@@ -240,14 +220,14 @@ class Pacer:
         """Take in the first refusal, of the attempt sent at `sent_at` after the `run` of admitted calls.
 
         A lone attempt that is not refused within `grace` seconds was admitted. Answers take `latency` seconds. The
-        refused attempt was `lone`: it went by itself after a hold, and shows as much as `WINDOW_WAITS` of them.
+        refused attempt was `lone`: it went by itself after a hold, and shows as much as `WINDOW_SIGN_WAITS` of them.
         """
         self._floor.know(latency)
         self._floor.trying = False
         self._seeded = False
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
         self.gauge.note(run, sent_at)
-        self._run_begun_at, self._run_ended_at, self._run_calls = sent_at - run.seconds, sent_at, run.calls
+        self._windows.begin(run, sent_at)
         self.gauge.stated = self.stated
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
@@ -260,11 +240,11 @@ class Pacer:
         else:
             rate = self._startup.first(run, wait)
             if known > 0.0:
-                rate, wait = known, max(grace, min(1.0 / known, 1.0 / SLOWEST))
+                rate, wait = known, max(grace, min(1.0 / known, 1.0 / LEAST_CALLS_PER_SECOND))
             self._start_up(rate, now)
         self.spacing.ready(0.0, now)
         self.spacing.wait_alone(wait)
-        self.spacing.waits = WINDOW_WAITS if lone else 0
+        self.spacing.waits = WINDOW_SIGN_WAITS if lone else 0
         self.active = True  # Last: an interrupt leaves no active pacer without a rate.
 
     def refused(
@@ -286,7 +266,7 @@ class Pacer:
         if mark < 0:
             # It was sent before the first was known. What one wave costs is what the next one may.
             self.gauge.price += 1
-            self._run_calls -= 1
+            self._windows.run_calls -= 1
             if self._ramp.growth is not None:
                 self._ramp.growth.late()
             return
@@ -297,22 +277,24 @@ class Pacer:
                 self._wait(cause, sent_at, now)
             return
         windowed = self.phase is PacerPhase.WINDOWED
-        late = windowed and self._window.was_full_after(sent_at)
+        late = windowed and self._windows.is_late(sent_at)
         if late or not new_wave:
             if late or (windowed and not alone):
-                self._window.late()
+                self._windows.late()
             return
-        if windowed and self._refuse_windowed(alone, let_in, sent_at, now):
+        if windowed and self._refuse_windowed(let_in, sent_at, now):
             self.gauge.zero(let_in, sent_at)
             return
         if self.phase is not PacerPhase.RAMP and self.gauge.measure_content(let_in, sent_at):
             return
         count, seconds = self.gauge.since_zero(let_in, sent_at)
-        if cause is Cause.RATE and self._states_window(count, seconds, sent_at):
-            self._begin_stated_window(count, let_in, sent_at, now)
+        windows, stated = self._windows, self.stated
+        if cause is Cause.RATE and stated and windows.is_stated(self.gauge, stated, count, seconds, sent_at):
+            self.phase, self._floor.trying = PacerPhase.WINDOWED, False
+            windows.begin_stated(self.gauge, self.spacing, stated, self._stated_before, count, let_in, sent_at, now)
             return
         self._stated_before = self.stated
-        if self.chance_odds > -0.5 * EVIDENCE and count >= KEPT_CALLS and cause is Cause.RATE:
+        if self.chance_odds > -0.5 * BELIEVED_LOG_ODDS and count >= KEPT_PACE_CALLS and cause is Cause.RATE:
             self.spacing.burst(CHANCE_CALLS, now)
             return
         self._least, self._highest = self.gauge.bounds(mark, sent_at)
@@ -323,14 +305,14 @@ class Pacer:
             self._too_steep(count, now)
         else:
             tried = self._judge_floor(let_in, alone, sent_at, now) and sent_at > self._floor.since
-            if tried and (not self.gauge.informed or self._highest > WIDE * self._least):
+            if tried and (not self.gauge.informed or self._highest > WIDE_RATE_RATIO * self._least):
                 return
             held = self.phase is PacerPhase.CRUISE and not tried
             self._learn(let_in, count, seconds, cause, held, sent_at, now)
-        if not 0 < count < PROGRESS:
+        if not 0 < count < PROGRESS_CALLS:
             # Where nothing came back it is still empty.
             self.gauge.zero(let_in, sent_at)
-        if count >= PROGRESS:
+        if count >= PROGRESS_CALLS:
             self.spacing.reset_backoff()
         if self.hint > 0.0 and self.phase is not PacerPhase.RAMP:
             # What comes back during the pause is known by measurement only: a pace on trial saves one call.
@@ -352,132 +334,21 @@ class Pacer:
         """Take in a refusal at random: no slower pace would have been admitted instead, so a faster one is tried."""
         if mark >= 0:
             self.gauge.refused(mark)
-        self.chance_odds = 2.0 * EVIDENCE
+        self.chance_odds = 2.0 * BELIEVED_LOG_ODDS
         self._floor.trying = False
         if self.phase is not PacerPhase.WINDOWED and self.phase is not PacerPhase.RAMP:
-            self._start_up(min(FASTEST, STEP_MOST * self.rate), now)
+            self._start_up(min(MAX_SAVED_CALLS_PER_SECOND, MAX_RISE_STEP * self.rate), now)
 
-    def _suspect_window(self, now: float) -> None:
-        """The first call after a silence was admitted: where a window began, as many follow as before the silence."""
-        first, self.spacing.waits = self.gauge.first, 0
-        self.spacing.sent(self.gauge.burst, now)
-        if first is None or first.calls < WINDOW_CALLS or self.gauge.let_in < self._windowless_calls:
-            return
-        self.phase, self._floor.trying = PacerPhase.WINDOWED, False
-        size, begun_at = self._window_size, self._window_begun_at
-        if not size:
-            # Where calls were admitted since the first refusal, this window shows how many the next one has.
-            fresh = self.gauge.let_in <= WINDOW_CALLS
-            size, begun_at = max(0, self._run_calls) if fresh else 0, self._run_begun_at
-        self._window = HiddenWindow(size, begun_at, self._refused_at, self._lone_at, first.seconds)
-        self._window.sent(now)
-        # The call that went alone, and this one.
-        self._window_let_in = self.gauge.let_in - 2
-        self.spacing.set_rate(first.calls / max(first.seconds, SHORTEST_RUN), now)
-        self.spacing.ready(0.0, now)
-
-    def _states_window(self, count: int, seconds: float, sent_at: float) -> bool:
-        """Return whether the stated wait excludes every bucket that admitted `count` calls in `seconds` since the zero.
-
-        An empty bucket admits a call after the inverse of its rate, and one may have come back before.
-        """
-        if self.stated is None or count < WINDOW_CALLS or self.gauge.let_in < self._windowless_calls:
-            return False
-        return (count - 1) * (self.stated[0] - sent_at) > seconds
-
-    def _begin_stated_window(self, count: int, let_in: int, sent_at: float, now: float) -> None:
-        """Take the calls since the zero for those of a window whose end the refusal of `sent_at` states."""
-        assert self.stated is not None
-        first_at, low = self.gauge.first_since_zero, self.gauge.zero_at
-        if self._stated_before is not None:
-            low = max(low, min(self._stated_before[0], first_at))
-        self.phase, self._floor.trying = PacerPhase.WINDOWED, False
-        self._window = HiddenWindow(count, low, low, first_at, sent_at - first_at)
-        # Calls sent after the refused one count until they are refused, too.
-        self._window.admitted = count + self.gauge.let_in - let_in
-        self._window_let_in = let_in - count
-        self.gauge.zero(let_in, sent_at)
-        self.spacing.set_rate(count / max(sent_at - first_at, SHORTEST_RUN), now)
-        self.spacing.reset_backoff()
-        self._window.wait(sent_at, refused=True)
-        self._await_window(max(now, self._window.told(*self.stated)), now)
-
-    def _send_windowed(self, proven: bool, now: float) -> None:
-        window, spacing = self._window, self.spacing
-        if proven and not window.found(self._lone_at):
-            self._leave_window(now)
-            return
-        if window.settled and not spacing.lone:
-            window.rest(now)
-        alone, _ = spacing.sent(self.gauge.burst, now)
-        if alone:
-            self._lone_at = now
-            second = window.second_at(now)
-            if second > now + spacing.grace:
-                self._delay(second, now)
-        elif window.sent(now):
-            self._await_window(window.wait(now), now)
-        else:
-            self._delay(window.next_at(now), now)
-
-    def _delay(self, until: float, now: float) -> None:
-        if until > now:
-            self.spacing.ready(min(0.0, 1.0 - self.rate * min(until - now, 1.0 / SLOWEST)), now)
-
-    def _await_window(self, until: float, now: float) -> None:
-        self.spacing.ready(0.0, now)
-        self.spacing.wait_alone(min(until - now, 1.0 / SLOWEST))
-
-    def _refuse_windowed(self, alone: bool, let_in: int, sent_at: float, now: float) -> bool:
-        """Return whether the model of a window continues after a refusal."""
-        window = self._window
-        if window.waiting:
-            until = window.refused(sent_at)
-            if until < INFINITY:
-                if self.stated is not None:
-                    until = window.told(*self.stated)
-                self._await_window(max(until, now), now)
-                return True
-        elif window.settled:
-            until, ended = window.early(now)
-            if ended and self.stated is not None:
-                until = window.told(*self.stated)
-            if ended:
-                self._await_window(max(now, until), now)
-            elif until < INFINITY:
-                self._delay(until, now)
-            if until < INFINITY:
-                return True
-        elif window.settle(let_in - self._window_let_in):
-            window.admitted -= 1
-            self._await_window(max(now, window.wait(sent_at, refused=True)), now)
+    def _refuse_windowed(self, let_in: int, sent_at: float, now: float) -> bool:
+        """Return whether a window explains the calls before a refusal: its model continues, or the next is known."""
+        windows = self._windows
+        if windows.refuse(self.spacing, self.stated, let_in, sent_at, now):
             return True
-        if not window.confirmed:
-            # Not as many as before the silence, but the next window may have as many as this one. The calls since the
-            # silence show no rate, because its end is unknown.
-            size = let_in - self._window_let_in
-            begun_at = window.begun_at
-            self._leave_window(now)
-            if size > WINDOW_CALLS:
-                self._window_size, self._window_begun_at, self._windowless_calls = size, begun_at, 0
-                return True
-            return False
         self._leave_window(now)
-        return False
+        return windows.expect(let_in)
 
     def _leave_window(self, now: float) -> None:
-        self._windowless_calls = self.gauge.let_in + WINDOW_AGAIN
-        self.spacing.reset_backoff()
-        self._window_size = 0
-        window = self._window
-        if self.named and not (self.gauge.rate or window.confirmed) and self.gauge.let_in - self._window_let_in <= 2:
-            # A bucket: the call after the silence is the only one that came back during it.
-            self._start_up(window.rate / max(1, window.size), now)
-            return
-        if self.gauge.let_in - self._window_let_in > 2:
-            # Bounds that took the silence of a window for a slow rate say nothing.
-            self.gauge.low, self.gauge.high = 0.0, INFINITY
-        self._start_up(max(SLOWEST, self._window.rate, self.gauge.pace(now)), now)
+        self._start_up(self._windows.leave(self.gauge, self.spacing, self.named, now), now)
 
     def export(self, now: float) -> dict[str, float]:
         if not self.active or not self.gauge.rate:
@@ -487,11 +358,11 @@ class Pacer:
     def seed(self, plain: Mapping[str, float], now: float) -> None:
         """Hold the rate that an earlier run measured; the first rise or refusal measures it again."""
         rate = plain.get("rate", 0.0)
-        if not SLOWEST <= rate <= FASTEST:
+        if not LEAST_CALLS_PER_SECOND <= rate <= MAX_SAVED_CALLS_PER_SECOND:
             return
         self.active = self._seeded = True
         self.gauge.rate = rate
-        self.gauge.burst = min(BURST_MOST * rate, max(1.0, plain.get("burst", 1.0)))
+        self.gauge.burst = min(MAX_SAVED_BURST_SECONDS * rate, max(1.0, plain.get("burst", 1.0)))
         self.gauge.begin(now)
         self._former = -1.0
         self.spacing.ready(1.0, now)
@@ -500,53 +371,59 @@ class Pacer:
     def disproved(self) -> bool:
         """Return whether the first refusal comes too soon for the rate of an earlier run; asked at each refusal."""
         seeded, self._seeded = self._seeded, False
-        return seeded and self.gauge.sent <= PROGRESS
+        return seeded and self.gauge.sent <= PROGRESS_CALLS
 
     def _learn(
         self, let_in: int, count: int, seconds: float, cause: Cause, cruising: bool, sent_at: float, now: float
     ) -> None:
         """Take in that `count` calls were admitted within `seconds` since the zero, of `let_in` altogether."""
         rate = self.rate
-        if cruising and count >= KEPT_CALLS:
+        if cruising and count >= KEPT_PACE_CALLS:
             self._broken += 1
-        elif cruising and 0 < count < PROGRESS and rate <= self.gauge.low:
+        elif cruising and 0 < count < PROGRESS_CALLS and rate <= self.gauge.low:
             # A refusal at the rate that the bounds call proven contradicts them: messages were late, or it fell.
             self.gauge.low, self.gauge.high = self._least, self._highest
         nothing, deep = self.gauge.nothing_new(let_in), self.gauge.deep(rate)
         # No rate near the held one admits as few calls as these.
-        fell = cruising and not (nothing or deep) and self.gauge.informed and self._highest < TRUE_SHARE * rate
-        if count < PROGRESS and not fell and (nothing or (cruising and (deep or self.spacing.waits < DOUBTS))):
+        fell = cruising and not (nothing or deep) and self.gauge.informed and self._highest < TRUE_PACE_SHARE * rate
+        if (
+            count < PROGRESS_CALLS
+            and not fell
+            and (nothing or (cruising and (deep or self.spacing.waits < DOUBTED_MEASUREMENTS)))
+        ):
             self._wait(cause, sent_at, now)
-        elif count < PROGRESS and not fell:
+        elif count < PROGRESS_CALLS and not fell:
             middle = sqrt(self._least * self._highest) if self.gauge.informed else 0.0
             if self.hint > 0.0 and self.gauge.informed:
                 # The calls were as far apart as the provider asked for: what is faster than their bound is refused.
                 rate = min(rate, self.gauge.high)
                 middle = sqrt(self.gauge.low * self.gauge.high) or middle
             self._start_up(
-                min(rate, max(middle, SEEK_BACK * rate)) if middle else self._startup.back(rate, count, seconds), now
+                min(rate, max(middle, SEEK_CUT_FACTOR * rate)) if middle else self._startup.back(rate, count, seconds),
+                now,
             )
         elif seconds <= 0.0:
             # Members that hear each other late may settle a call that was sent before the zero: it measures no rate.
             pass
-        elif cruising and (count / seconds > TRUE_SHARE * rate or self._dropped(rate)) and self._broken < DOUBTS:
+        elif (
+            cruising
+            and (count / seconds > TRUE_PACE_SHARE * rate or (self.gauge.informed and self._highest < rate))
+            and self._broken < DOUBTED_MEASUREMENTS
+        ):
             self._former = rate
-            self._patience = PATIENCE_SECONDS
+            self._patience = HOLD_SECONDS
             if rate < self._floor.pace:
                 self._floor.doubt()
-            self._start_up(rate * DROP, now)
-        elif cruising and count < MANY and deep:
+            self._start_up(rate * DROPPED_PACE_FACTOR, now)
+        elif cruising and count < DEEP_BUCKET_CALLS and deep:
             before, took = self.gauge.last
             self._measure(count + before, seconds + took, now)
-        elif self.gauge.informed and self._highest > WIDE * self._least:
-            self._start_up(sqrt(max(SLOWEST, self._least) * self._highest), now)
+        elif self.gauge.informed and self._highest > WIDE_RATE_RATIO * self._least:
+            self._start_up(sqrt(max(LEAST_CALLS_PER_SECOND, self._least) * self._highest), now)
         else:
             self._measure(count, seconds, now)
         if self.phase is PacerPhase.CRUISE:
             self._drain_delay.refused(self.spacing.wait, now)
-
-    def _dropped(self, rate: float) -> bool:
-        return self.gauge.informed and self._highest < rate
 
     def _wait(self, cause: Cause, sent_at: float, now: float) -> None:
         """Let the next attempt go alone, and later: hardly anything was admitted since the last refusal."""
@@ -554,12 +431,12 @@ class Pacer:
             self._former = -1.0
         grown = seconds = next_wait(self.spacing, cause)
         if cause is Cause.RATE:
-            seconds = natural_wait(grown, now - self._run_begun_at, self.spacing.grace)
+            seconds = natural_wait(grown, now - self._windows.run_begun_at, self.spacing.grace)
             # Where refused calls count against a window that moves with the calls, they come back a period later, too.
-            seconds = natural_wait(seconds, now - self._run_ended_at, self.spacing.grace)
+            seconds = natural_wait(seconds, now - self._windows.run_ended_at, self.spacing.grace)
             # A wait that ends early makes no later one shorter.
             grown = max(seconds, self.spacing.wait)
-        self._refused_at = sent_at
+        self._windows.refused_at = sent_at
         if self.rate < self._floor.pace and self.phase is not PacerPhase.RAMP:
             self._floor.doubt()
             self._start_up(self.rate, now)
@@ -583,13 +460,13 @@ class Pacer:
             return
         self._instead = (self.phase, self.rate, self._next, self._next_count)
         self.phase = PacerPhase.STARTUP
-        self.spacing.set_rate(floor.begin(self.rate, gauge.let_in, now, gauge.content < SMALL), now)
+        self.spacing.set_rate(floor.begin(self.rate, gauge.let_in, now, gauge.content < SMALL_BUCKET_CALLS), now)
         self._startup.begin(now)
         self._after(self.spacing.grace, 1, now)
 
     def _start_up(self, rate: float, now: float) -> None:
         self.phase = PacerPhase.STARTUP
-        self.spacing.set_rate(max(SLOWEST, rate), now)
+        self.spacing.set_rate(max(LEAST_CALLS_PER_SECOND, rate), now)
         self._base = 0.0
         self._startup.begin(now)
         self._after(0.0, SEEK_CALLS, now)
@@ -604,24 +481,26 @@ class Pacer:
             seconds = count / sqrt(self._least * self._highest)
         gauge.measured(count, seconds)
         rate = gauge.rate
-        if probed_up and abs(rate - before) <= SAME * before:
+        if probed_up and abs(rate - before) <= SAME_RATE_SHARE * before:
             self._broken = 0
-        if before and gauge.content >= SMALL and not self._changed:
+        if before and gauge.content >= SMALL_BUCKET_CALLS and not self._changed:
             # Few calls measure a rate roughly: it is the same while one rate explains all of them. A bucket of one or
             # two calls may have run over, which hides a faster rate.
             before = rate
-        self._again = self._again + 1 if not gauge.informed or abs(rate - before) <= SAME * before else 0
-        precise = MARGIN * self._highest <= self._least
+        self._again = self._again + 1 if not gauge.informed or abs(rate - before) <= SAME_RATE_SHARE * before else 0
+        precise = HELD_RATE_SHARE * self._highest <= self._least
         self._patience = (
-            cruise_seconds(gauge, before, count, price, self._again, precise) if self._broken < DOUBTS else 0.0
+            cruise_seconds(gauge, before, count, price, self._again, precise)
+            if self._broken < DOUBTED_MEASUREMENTS
+            else 0.0
         )
         if started_up and not self._again:
             # The rate may have changed amid its only measurement, which proves no more than its own time.
-            self._patience = min(self._patience, max(PATIENCE_KNOWN, HELD_SPANS * seconds))
+            self._patience = min(self._patience, max(CHANGED_RATE_HOLD_SECONDS, FIRST_HOLD_SPANS * seconds))
         # Half a call for what may have been left at either instant.
-        sure = MARGIN * (rate if overflown else (count - 0.5) / seconds)
+        sure = HELD_RATE_SHARE * (rate if overflown else (count - 0.5) / seconds)
         gauge.believe(self._least, self._highest)
-        if gauge.content < SMALL or overflown:
+        if gauge.content < SMALL_BUCKET_CALLS or overflown:
             # Half a call is much of such a bucket: what it is known to admit is held.
             sure = gauge.low
         elif gauge.informed and (precise or self._again):
@@ -638,16 +517,16 @@ class Pacer:
         self._drain_delay.drained(now)
 
     def _cruise(self, rate: float, now: float) -> None:
-        rate = max(SLOWEST, rate)
+        rate = max(LEAST_CALLS_PER_SECOND, rate)
         self.phase = PacerPhase.CRUISE
         self._base = rate
         self.spacing.set_rate(rate, now)
         self.gauge.best = max(self.gauge.best, rate)
         gauge = self.gauge
-        best = gauge.best if self._broken < DOUBTS else INFINITY
-        if gauge.content < SMALL and 0.0 < gauge.low <= rate * NARROWEST:
+        best = gauge.best if self._broken < DOUBTED_MEASUREMENTS else INFINITY
+        if gauge.content < SMALL_BUCKET_CALLS and 0.0 < gauge.low <= rate * LEAST_RISE_STEP:
             # Such a bucket refuses the first pace above its rate: the middle of what is possible is tried.
-            self._probe_up.narrow(rate, best, min(STEP, max(NARROWEST, sqrt(gauge.high / rate))))
+            self._probe_up.narrow(rate, best, min(FIRST_RISE_STEP, max(LEAST_RISE_STEP, sqrt(gauge.high / rate))))
         else:
             self._probe_up.prepare(rate, best)
         self._after(self._patience, 0, now)
@@ -659,22 +538,25 @@ class Pacer:
             self.spacing.set_rate(self._ramp.step(self.rate), now)
             self._after(self._ramp.seconds, 0, now)
         elif self.phase is PacerPhase.STARTUP:
-            self._after(STEP_SECONDS, SEEK_CALLS, now)
+            self._after(RISE_STEP_SECONDS, SEEK_CALLS, now)
             gauge = self.gauge
             if self._floor.trying and (not gauge.informed or self._floor.holds(gauge.let_in, gauge.content, now)):
                 # Nothing was refused at the floor, so the rate that refusals suggested was none: nothing is known.
-                self.spacing.set_rate(STEP_MOST * self.rate, now)
+                self.spacing.set_rate(MAX_RISE_STEP * self.rate, now)
                 self._after(self.spacing.grace, 1, now)
             else:
-                small = gauge.content < max(FEW, SHALLOW_SECONDS * self.rate) or self.chance_odds > EVIDENCE
+                small = (
+                    gauge.content < max(SHALLOW_BUCKET_CALLS, SHALLOW_BUCKET_SECONDS * self.rate)
+                    or self.chance_odds > BELIEVED_LOG_ODDS
+                )
                 self.spacing.set_rate(self._startup.step(self.rate, gauge.pace(now), now, small), now)
         else:
-            if self.phase is PacerPhase.CRUISE and self._broken < DOUBTS:
+            if self.phase is PacerPhase.CRUISE and self._broken < DOUBTED_MEASUREMENTS:
                 self._broken = 0
             self._base, self.phase = self.rate, PacerPhase.PROBE_UP
             rate, seconds = self._probe_up.step(self.rate)
             self.spacing.set_rate(rate, now)
-            self._after(seconds, STEP_CALLS, now)
+            self._after(seconds, RISE_STEP_CALLS, now)
 
     def _too_steep(self, count: int, now: float) -> None:
         self.phase, self._ramp.growth = PacerPhase.RAMP, None

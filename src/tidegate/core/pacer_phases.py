@@ -27,9 +27,9 @@ from enum import IntEnum
 from math import sqrt
 
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
-from tidegate.core.refusal_cause import DECISIVE, EVIDENCE
+from tidegate.core.refusal_cause import BELIEVED_LOG_ODDS, PROVEN_LOG_ODDS
 from tidegate.core.values import INFINITY, Cause
-from tidegate.core.window_inference import NATURAL_WINDOWS
+from tidegate.core.window_inference import NATURAL_WINDOWS_SECONDS
 
 
 class PacerPhase(IntEnum):
@@ -42,39 +42,40 @@ class PacerPhase(IntEnum):
     WINDOWED = 4
 
 
-MARGIN = 0.97
+HELD_RATE_SHARE = 0.97
 """Share of the measured rate that is held; the rest is spent by the next rise (langroid holds 0.9, and spends none)."""
 
-PATIENCE_SECONDS = 1.0
-PATIENCE_KNOWN = 2.0
-PATIENCE_CALLS = 150
-PATIENCE_SHALLOW = 110.0
-PRECISE = 60
-TOP = 0.85
-SAME = 1.0 - TOP
-"""Seconds of holding: `PATIENCE_SECONDS` for a rate below `TOP` of the best, `PATIENCE_KNOWN` for one that changed by
-more than `SAME`. Else `PATIENCE_CALLS` pay for each refusal since the last measurement, fewer if it had less than
-`PRECISE` calls. A bucket that keeps nothing loses what is held too low, so there `PATIENCE_SHALLOW` pay."""
+HOLD_SECONDS = 1.0
+CHANGED_RATE_HOLD_SECONDS = 2.0
+HOLD_CALLS_PER_REFUSAL = 150
+SHALLOW_HOLD_CALLS_PER_REFUSAL = 110.0
+PRECISE_CALLS = 60
+BEST_RATE_SHARE = 0.85
+SAME_RATE_SHARE = 1.0 - BEST_RATE_SHARE
+"""Seconds of holding: `HOLD_SECONDS` for a rate below `BEST_RATE_SHARE` of the best, `CHANGED_RATE_HOLD_SECONDS` for
+one that changed by more than `SAME_RATE_SHARE`. Else `HOLD_CALLS_PER_REFUSAL` pay for each refusal since the last
+measurement, fewer if it had less than `PRECISE_CALLS` calls. A bucket that keeps nothing loses what is held too low, so
+there `SHALLOW_HOLD_CALLS_PER_REFUSAL` pay."""
 
-SMALL = 2.5
-SHALLOW_SECONDS = 0.5
+SMALL_BUCKET_CALLS = 2.5
+SHALLOW_BUCKET_SECONDS = 0.5
 """Calls of a bucket, or seconds of its rate, below which it keeps next to nothing."""
 
 
 def shallow(gauge: RateMeter) -> bool:
-    return gauge.burst < max(SMALL, SHALLOW_SECONDS * gauge.rate)
+    return gauge.burst < max(SMALL_BUCKET_CALLS, SHALLOW_BUCKET_SECONDS * gauge.rate)
 
 
-FEW = 16.0
-"""Calls of a bucket (or `SHALLOW_SECONDS` of its rate) below which it soon runs over where its rate rises."""
+SHALLOW_BUCKET_CALLS = 16.0
+"""Calls of a bucket (or `SHALLOW_BUCKET_SECONDS` of its rate) below which it soon runs over where its rate rises."""
 
-PATIENCE_FIRST = 20.0
-PATIENCE_GROWTH = 3.0
+FIRST_HOLD_CALLS = 20.0
+FIRST_HOLD_GROWTH = 3.0
 """Calls for which a rate is held that was measured once, because it may change again, and factor for each
 repetition."""
 
 
-HELD_SPANS = 3.0
+FIRST_HOLD_SPANS = 3.0
 """Times the seconds of a first measurement for which its rate is held. Measured: 2 cost `silent-steady` 0.002 refusals
 a call."""
 
@@ -88,38 +89,38 @@ def cruise_seconds(
     unused.
     """
     rate, best = gauge.rate, gauge.best
-    if rate < TOP * best:
-        patience = PATIENCE_SECONDS
-    elif abs(rate - before) > SAME * before and (before or not precise):
-        patience = PATIENCE_KNOWN
+    if rate < BEST_RATE_SHARE * best:
+        patience = HOLD_SECONDS
+    elif abs(rate - before) > SAME_RATE_SHARE * before and (before or not precise):
+        patience = CHANGED_RATE_HOLD_SECONDS
     else:
-        paid = PATIENCE_SHALLOW if shallow(gauge) else price * PATIENCE_CALLS
-        patience = max(PATIENCE_KNOWN, paid * min(1.0, count / PRECISE) / rate)
-    first = PATIENCE_FIRST * max(1.0, price - 1.0) * PATIENCE_GROWTH ** min(again, 9)
-    if gauge.content < max(FEW, SHALLOW_SECONDS * rate):
-        patience = max(PATIENCE_SECONDS, min(patience, first / rate))
+        paid = SHALLOW_HOLD_CALLS_PER_REFUSAL if shallow(gauge) else price * HOLD_CALLS_PER_REFUSAL
+        patience = max(CHANGED_RATE_HOLD_SECONDS, paid * min(1.0, count / PRECISE_CALLS) / rate)
+    first = FIRST_HOLD_CALLS * max(1.0, price - 1.0) * FIRST_HOLD_GROWTH ** min(again, 9)
+    if gauge.content < max(SHALLOW_BUCKET_CALLS, SHALLOW_BUCKET_SECONDS * rate):
+        patience = max(HOLD_SECONDS, min(patience, first / rate))
     return patience
 
 
-SLOWEST = 1.0 / 60.0
+LEAST_CALLS_PER_SECOND = 1.0 / 60.0
 """Least pace in calls a second (C-17: growing to 60 s)."""
 
-FIRST_WAIT_MOST = 0.75
-FIRST_WAIT_SHARE = 0.8
-"""Wait of all calls after the first refusal: this share of the run before it, `FIRST_WAIT_MOST` seconds at most. Any
-bucket that the run came from keeps what comes back in that time."""
+MAX_FIRST_WAIT_SECONDS = 0.75
+FIRST_WAIT_RUN_SHARE = 0.8
+"""Wait of all calls after the first refusal: this share of the run before it, `MAX_FIRST_WAIT_SECONDS` seconds at most.
+Any bucket that the run came from keeps what comes back in that time."""
 
 WAIT_GROWTH = 1.6
 WAIT_CALLS = 2.0
-OUTAGE_SECONDS = 0.5
-OUTAGE_GROWTH = 1.1
+OUTAGE_WAIT_SECONDS = 0.5
+OUTAGE_WAIT_GROWTH = 1.1
 OUTAGE_WAITS = 4
-WAITS_MOST = 60
+MAX_WAITS = 60
 """While nothing is admitted, waits grow by `WAIT_GROWTH`, from the time of `WAIT_CALLS` on. Under overload the first
-`OUTAGE_WAITS` stay at `OUTAGE_SECONDS`, so that a recovery is seen; more of them were an outage, after which the former
-state returns. No wait grows beyond the sixtieth."""
+`OUTAGE_WAITS` stay at `OUTAGE_WAIT_SECONDS`, so that a recovery is seen; more of them were an outage, after which the
+former state returns. No wait grows beyond the sixtieth."""
 
-CLIMB_WAIT = 0.16
+CLIMB_WAIT_SECONDS = 0.16
 CLIMB_WAITS = 8
 CLIMB_WAIT_GROWTH = 1.5
 """Under a slope limit: the first wait in seconds, the number of equal waits, and the growth of later ones."""
@@ -128,9 +129,9 @@ CLIMB_WAIT_GROWTH = 1.5
 def first_wait(run: Burst, cause: Cause, grace: float) -> float:
     """Return the seconds that all calls wait after the first refusal, which ended `run`; at least `grace`."""
     if cause is Cause.SLOPE:
-        return CLIMB_WAIT
-    most = OUTAGE_SECONDS if cause is Cause.OVERLOAD else FIRST_WAIT_MOST
-    return min(most, max(grace, FIRST_WAIT_SHARE * run.seconds))
+        return CLIMB_WAIT_SECONDS
+    most = OUTAGE_WAIT_SECONDS if cause is Cause.OVERLOAD else MAX_FIRST_WAIT_SECONDS
+    return min(most, max(grace, FIRST_WAIT_RUN_SHARE * run.seconds))
 
 
 def next_wait(spacing: PacingBucket, cause: Cause) -> float:
@@ -138,10 +139,10 @@ def next_wait(spacing: PacingBucket, cause: Cause) -> float:
     waits = spacing.waits + 1
     seconds = max(WAIT_GROWTH * spacing.wait, WAIT_CALLS / spacing.rate)
     if cause is Cause.OVERLOAD:
-        seconds = min(seconds, OUTAGE_SECONDS * OUTAGE_GROWTH ** min(WAITS_MOST, max(0, waits - OUTAGE_WAITS)))
+        seconds = min(seconds, OUTAGE_WAIT_SECONDS * OUTAGE_WAIT_GROWTH ** min(MAX_WAITS, max(0, waits - OUTAGE_WAITS)))
     elif cause is Cause.SLOPE:
-        seconds = CLIMB_WAIT * CLIMB_WAIT_GROWTH ** min(WAITS_MOST, max(0, waits - CLIMB_WAITS))
-    return min(seconds, 1.0 / SLOWEST)
+        seconds = CLIMB_WAIT_SECONDS * CLIMB_WAIT_GROWTH ** min(MAX_WAITS, max(0, waits - CLIMB_WAITS))
+    return min(seconds, 1.0 / LEAST_CALLS_PER_SECOND)
 
 
 def natural_wait(seconds: float, elapsed: float, grace: float) -> float:
@@ -151,7 +152,7 @@ def natural_wait(seconds: float, elapsed: float, grace: float) -> float:
     An attempt at such an instant meets the new window at once. It goes `grace` seconds later, as messages may be late,
     and no attempt follows a refusal sooner than that.
     """
-    ends = (window + grace - elapsed for window in NATURAL_WINDOWS)
+    ends = (window + grace - elapsed for window in NATURAL_WINDOWS_SECONDS)
     return next((end for end in ends if grace < end < seconds), seconds)
 
 
@@ -160,11 +161,11 @@ FIRST_WAITS = 4.0
 
 SEEK_STEP = 1.5
 SEEK_CALLS = 3
-SEEK_BACK = 0.5
-SEEK_LEAD = 2.0
+SEEK_CUT_FACTOR = 0.5
+SEEK_LEAD_RATIO = 2.0
 """While the rate is unknown the pace grows by `SEEK_STEP` after `SEEK_CALLS` admitted calls; a refusal halves it at
-most. It exceeds `SEEK_LEAD` of the admitted rate only after `PATIENCE_SECONDS`: a faster pace has more calls in flight
-when it is refused, and they are refused or charged later."""
+most. It exceeds `SEEK_LEAD_RATIO` of the admitted rate only after `HOLD_SECONDS`: a faster pace has more calls in
+flight when it is refused, and they are refused or charged later."""
 
 
 class StartupPhase:
@@ -180,27 +181,28 @@ class StartupPhase:
         return run.calls / (run.seconds + FIRST_WAITS * wait)
 
     def begin(self, now: float) -> None:
-        self._lead_until = now + PATIENCE_SECONDS
+        self._lead_until = now + HOLD_SECONDS
 
     def back(self, pace: float, count: int, seconds: float) -> float:
         """Return the pace after one at which only `count` calls were admitted in `seconds`."""
-        return min(pace, max(pace * SEEK_BACK, (count + 0.5) / seconds))
+        return min(pace, max(pace * SEEK_CUT_FACTOR, (count + 0.5) / seconds))
 
     def step(self, pace: float, let_in: float, now: float, small: bool = False) -> float:
         """Return the pace after one that was not refused; `let_in` calls a second went since the start."""
-        if not small and now < self._lead_until and pace * SEEK_STEP > SEEK_LEAD * let_in:
+        if not small and now < self._lead_until and pace * SEEK_STEP > SEEK_LEAD_RATIO * let_in:
             return pace
         self.begin(now)
         return pace * SEEK_STEP
 
 
-STEP = 1.25
-STEP_MOST = 2.0
-STEP_SECONDS = 0.15
-STEP_CALLS = 2
-RISE_MOST = 2.0
-"""A rise begins with the step `STEP`, or `STEP_MOST` far below the best rate. A step that holds for `STEP_SECONDS` and
-`STEP_CALLS` is squared, up to `STEP_MOST`. Beyond `RISE_MOST` of the best a step must hold for `PATIENCE_SECONDS`."""
+FIRST_RISE_STEP = 1.25
+MAX_RISE_STEP = 2.0
+RISE_STEP_SECONDS = 0.15
+RISE_STEP_CALLS = 2
+MAX_QUICK_RISE = 2.0
+"""A rise begins with the step `FIRST_RISE_STEP`, or `MAX_RISE_STEP` far below the best rate. A step that holds for
+`RISE_STEP_SECONDS` and `RISE_STEP_CALLS` is squared, up to `MAX_RISE_STEP`. Beyond `MAX_QUICK_RISE` of the best a step
+must hold for `HOLD_SECONDS`."""
 
 
 class ProbeUpPhase:
@@ -209,7 +211,7 @@ class ProbeUpPhase:
     __slots__ = ("_factor", "_growth", "_highest")
 
     def __init__(self) -> None:
-        self._factor, self._growth, self._highest = STEP, 2.0, 0.0
+        self._factor, self._growth, self._highest = FIRST_RISE_STEP, 2.0, 0.0
 
     def narrow(self, pace: float, best: float, step: float) -> None:
         """Prepare a rise from `pace` in small equal steps."""
@@ -219,27 +221,28 @@ class ProbeUpPhase:
     def prepare(self, pace: float, best: float) -> None:
         """Prepare a rise from `pace`, where `best` was known."""
         self._growth = 2.0
-        self._factor = STEP if pace >= TOP * best else STEP_MOST
-        self._highest = RISE_MOST * best
+        self._factor = FIRST_RISE_STEP if pace >= BEST_RATE_SHARE * best else MAX_RISE_STEP
+        self._highest = MAX_QUICK_RISE * best
 
     def step(self, pace: float) -> tuple[float, float]:
         """Return the pace to try after `pace`, and the seconds for which it has to hold."""
         tried = pace * self._factor
-        self._factor = min(STEP_MOST, self._factor**self._growth)
+        self._factor = min(MAX_RISE_STEP, self._factor**self._growth)
         if tried <= self._highest:
-            return tried, STEP_SECONDS
+            return tried, RISE_STEP_SECONDS
         # Twice the best was never known: it is believed where it holds for a while.
         if pace >= self._highest:
-            self._highest *= RISE_MOST
-        return min(tried, self._highest), PATIENCE_SECONDS
+            self._highest *= MAX_QUICK_RISE
+        return min(tried, self._highest), HOLD_SECONDS
 
 
-AFTERMATH_FADES = 0.7
-AFTERMATH_MOST = 1.0
-AFTERMATH_FIRST = 0.3
-AFTERMATH_SHARE = 0.045
+AFTERMATH_KEPT_SHARE = 0.7
+MAX_AFTERMATH_SECONDS = 1.0
+FIRST_AFTERMATH_SECONDS = 0.3
+AFTERMATH_CONTENT_SHARE = 0.045
 """Seconds without calls after a bucket was drained, because calls in flight may still be charged (output tokens). They
-are as long as last time, `AFTERMATH_MOST` at most; the first time `AFTERMATH_SHARE` of the content: half an answer."""
+are as long as last time, `MAX_AFTERMATH_SECONDS` at most; the first time `AFTERMATH_CONTENT_SHARE` of the content: half
+an answer."""
 
 
 class DrainDelay:
@@ -252,7 +255,7 @@ class DrainDelay:
 
     def refused(self, wait: float, now: float) -> None:
         """Record a refusal during a hold, followed by a `wait`: charges of calls in flight may have caused it."""
-        if 0.0 < now - self._drained_at < AFTERMATH_MOST:
+        if 0.0 < now - self._drained_at < MAX_AFTERMATH_SECONDS:
             self._lasts = now - self._drained_at + wait
 
     def drained(self, now: float) -> None:
@@ -260,26 +263,26 @@ class DrainDelay:
 
     def seconds(self, burst: float, pace: float) -> float:
         """Return the seconds to wait now, at `pace` calls a second, where the bucket holds `burst` calls."""
-        lasts = max(self._lasts, min(AFTERMATH_FIRST, AFTERMATH_SHARE * burst / pace))
-        self._lasts *= AFTERMATH_FADES
+        lasts = max(self._lasts, min(FIRST_AFTERMATH_SECONDS, AFTERMATH_CONTENT_SHARE * burst / pace))
+        self._lasts *= AFTERMATH_KEPT_SHARE
         return lasts
 
 
-SHORTEST_CALL = 0.001
-LONGEST_CALL = 1.0
+SHORTEST_CALL_SECONDS = 0.001
+LONGEST_CALL_SECONDS = 1.0
 """Bounds of the latency in seconds. The lower one keeps the floor finite where a clock stands still. The upper one is a
 tenth of the ten seconds within which a key that is admitted again must be in full use."""
 
-BETTER = 2.0
+BETTER_PACE_RATIO = 2.0
 """Ratio of admitted calls to those of the slow pace at which a trial succeeds: at 1 rounding decides."""
 
-TRIALS_APART = 64
+MAX_CALLS_BETWEEN_TRIALS = 64
 """Most calls between two failed trials: one refusal in 64 calls is within the 0.02 of a silent provider."""
 
-PROOFS = 4
+PROVING_TRIALS = 4
 """Failed trials in a row, one a call, after which trials come apart: slowness may seem useless by chance."""
 
-NAMED_PROOFS = PROOFS + 3
+NAMED_PROVING_TRIALS = PROVING_TRIALS + 3
 """Failed trials that count as made where refusals name a time: the next trial is 16 calls later. Measured (laws):
 without any trial, keys that are refused at random with a hint stay slow."""
 
@@ -297,13 +300,13 @@ class PaceFloor:
         self.pace = 0.0
         self.trying = False
         self.proofs = 0
-        self.slow, self._better = 0.0, BETTER
+        self.slow, self._better = 0.0, BETTER_PACE_RATIO
         self._failed, self._next = 0, 0
         self._count, self.since = 0, 0.0
 
     def know(self, latency: float) -> None:
         """Set the floor by the mean `latency` of answers in seconds; infinity where none came yet."""
-        self.pace = 1.0 / max(SHORTEST_CALL, min(latency, LONGEST_CALL))
+        self.pace = 1.0 / max(SHORTEST_CALL_SECONDS, min(latency, LONGEST_CALL_SECONDS))
 
     def due(self, pace: float, let_in: int) -> bool:
         """Return whether the floor is to be tried instead of `pace`, after `let_in` calls."""
@@ -320,7 +323,7 @@ class PaceFloor:
         self._count, self.since = let_in, now
         between = between and self._failed % 2 == 1
         more = self.pace / pace
-        self._better = min(BETTER, sqrt(sqrt(more))) if between else BETTER
+        self._better = min(BETTER_PACE_RATIO, sqrt(sqrt(more))) if between else BETTER_PACE_RATIO
         return pace * sqrt(more) if between else self.pace
 
     def holds(self, let_in: int, content: float, now: float) -> bool:
@@ -345,16 +348,16 @@ class PaceFloor:
             self._failed, self._next = 0, let_in
             return False
         self._failed = 1 + max(self._failed, self.proofs)
-        self._next = let_in + max(1, min(TRIALS_APART, 1 << max(0, self._failed - PROOFS)))
+        self._next = let_in + max(1, min(MAX_CALLS_BETWEEN_TRIALS, 1 << max(0, self._failed - PROVING_TRIALS)))
         return True
 
     def weigh(self, stray_odds: float, named: bool, slow: bool) -> None:
         """Count trials as made by the logarithm of the odds that refusals are stray; one of a `slow` pace may be."""
-        if slow and stray_odds > -EVIDENCE:
+        if slow and stray_odds > -BELIEVED_LOG_ODDS:
             self.doubt()
-        self.proofs = PROOFS if -INFINITY < stray_odds < -DECISIVE else 0
+        self.proofs = PROVING_TRIALS if -INFINITY < stray_odds < -PROVEN_LOG_ODDS else 0
         if named and stray_odds < 0.0:
-            self.proofs = NAMED_PROOFS
+            self.proofs = NAMED_PROVING_TRIALS
 
     def doubt(self) -> None:
         """Make the next trial due at once: slowness did not help."""

@@ -5,23 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidegate.core.values import INFINITY, QuotaReading, Refill
+from tidegate.core.values import INFINITY, QuotaReading, Refill, Source
 
-MINUTE = 60.0
+OLD_OBSERVATION_SECONDS = 60.0
 """Seconds after which an observation of anything but a quota is old. Chosen: most windows are of a minute."""
-
-
-class Source(StrEnum):
-    """Origin of a value."""
-
-    DEFAULT = "default"
-    EARLIER_RUN = "earlier run"
-    HEADERS = "headers"
-    RETRY_AFTER = "retry-after"
-    ANSWERS = "answers"
-    REFUSALS = "refusals"
-    FAILURES = "failures"
-    USAGE = "usage"
 
 
 STATED = frozenset({Source.HEADERS, Source.RETRY_AFTER})
@@ -84,11 +71,11 @@ class Provenance:
     def seeded(self) -> None:
         self.origin, self.count = Source.EARLIER_RUN, 0
 
-    def learnt(self, of: str, now: float, holds_for: float = MINUTE) -> LearnedValue:
+    def learnt(self, of: str, now: float, holds_for: float = OLD_OBSERVATION_SECONDS) -> LearnedValue:
         return LearnedValue(of, self.origin, self.count, now - self.at, holds_for)
 
 
-SAME_WINDOW = 0.01
+SAME_WINDOW_SHARE = 0.01
 """Relative difference below which two inferred windows are the same. Chosen: texts show windows in three digits."""
 
 
@@ -129,7 +116,7 @@ class QuotaProvenance(Provenance):
         if window == self.reported_window:
             return
         if self.window is not Source.HEADERS:
-            if abs(window - self._inferred) > SAME_WINDOW * window:
+            if abs(window - self._inferred) > SAME_WINDOW_SHARE * window:
                 self._inferred, self._inferred_at, self._rounds = window, now, 0
                 return
             if sent_at < self._inferred_at:
@@ -137,7 +124,7 @@ class QuotaProvenance(Provenance):
             self._inferred_at, self._rounds = now, self._rounds + 1
             if self._rounds < CONFIRMING_ROUNDS:
                 return
-        self.retold = self.retold or abs(window - self.reported_window) > SAME_WINDOW * window
+        self.retold = self.retold or abs(window - self.reported_window) > SAME_WINDOW_SHARE * window
         self.reported_window = window
 
     def learnt_window(self, of: str, now: float, holds_for: float) -> LearnedValue:

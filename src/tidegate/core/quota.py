@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from tidegate.core.fixed_window import AdmittedBurst, FixedWindowMirror, SubWindow, portion_of, refutes_portion
-from tidegate.core.provenance import QuotaProvenance, Source
+from tidegate.core.provenance import QuotaProvenance
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import (
     UNANSWERED,
@@ -26,7 +26,7 @@ from tidegate.core.quota_charges import (
 )
 from tidegate.core.rolling_window import RollingWindowMirror
 from tidegate.core.token_bucket import TokenBucketMirror
-from tidegate.core.values import INFINITY, PLACES, PRODUCED, Cost, QuotaReading, Refill, Unit
+from tidegate.core.values import INFINITY, PLACES, PRODUCED, Cost, QuotaReading, Refill, Source, Unit
 
 
 def measurable(reading: QuotaReading) -> bool:
@@ -59,7 +59,7 @@ def mirror_of(reading: QuotaReading, now: float, default_window: float) -> Quota
     return TokenBucketMirror(reading, now, default_window)
 
 
-SENT_TOGETHER = 0.01
+SENT_TOGETHER_SECONDS = 0.01
 """Seconds in which an answer may have found later calls. Measured (rolling-window): 0.03 and 0 are worse."""
 
 
@@ -74,7 +74,9 @@ def turned_into(
         taken = mirror.period.taken_before(sent_at)
         if reading.limit is not None and reading.remaining is not None:
             # Charges that answers have confirmed, but that no earlier answer has found.
-            logged = sum(debit.amount for debit in mirror.ledger.entries if debit.charged_at <= sent_at + SENT_TOGETHER)
+            logged = sum(
+                debit.amount for debit in mirror.ledger.entries if debit.charged_at <= sent_at + SENT_TOGETHER_SECONDS
+            )
             known = sum(amount for _, amount in taken)
             missing = reading.limit - reading.remaining - logged - known
             own = mirror.found + mirror.used

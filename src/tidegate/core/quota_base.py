@@ -16,13 +16,13 @@ from collections.abc import Collection, Sequence
 from tidegate.core.charging import RULES, ChargingModel, Unsure, at_admission, at_end
 from tidegate.core.values import INFINITY, MAX_AMOUNT, Cost, QuotaReading, Refill
 
-UNSEEN = 0.5
-UNDERWAY = 5.0
+UNSEEN_REQUESTS = 0.5
+MAX_UNDERWAY_SECONDS = 5.0
 """Requests by which an answer may show more room than expected without having overtaken any, and most seconds of a
 request on its way (openai: DEFAULT_TIMEOUT connect=5.0)."""
 
 
-OVERTAKEN = 0.1
+OVERTAKEN_SECONDS = 0.1
 """Seconds within which requests may overtake each other, so that an answer may have seen either."""
 
 RESIDUE_UNITS = 1e-6
@@ -137,7 +137,7 @@ class ChargeLog:
             else:
                 self.dropped_by_rule = list(debit.by_rule)
             recent = self._recent
-            while recent and recent[0].charged_at < debit.charged_at - OVERTAKEN:
+            while recent and recent[0].charged_at < debit.charged_at - OVERTAKEN_SECONDS:
                 recent.popleft()
             recent.append(debit)
 
@@ -145,11 +145,11 @@ class ChargeLog:
         """Return the charges of which the answer to the request numbered `order` may have seen others than expected."""
         above, below = [0.0] * rules, [0.0] * rules
         for debit in self.entries:
-            if debit.by_rule and debit.charged_at <= sent_at + OVERTAKEN:
+            if debit.by_rule and debit.charged_at <= sent_at + OVERTAKEN_SECONDS:
                 for rule, amount in enumerate(debit.by_rule):
                     (above if amount > 0.0 else below)[rule] += abs(amount)
         for debit in self._recent:
-            if debit.by_rule and debit.order != order and debit.charged_at >= sent_at - OVERTAKEN:
+            if debit.by_rule and debit.order != order and debit.charged_at >= sent_at - OVERTAKEN_SECONDS:
                 for rule, amount in enumerate(debit.by_rule):
                     (below if amount > 0.0 else above)[rule] += abs(amount)
         return Unsure(above, below)
@@ -167,7 +167,7 @@ def _overtaken(
             gone += debit.amount
     unseen = gone - seen
     for debit in reversed(pending):
-        if unseen <= UNSEEN or debit.charged_at < sent_at - UNDERWAY:
+        if unseen <= UNSEEN_REQUESTS or debit.charged_at < sent_at - MAX_UNDERWAY_SECONDS:
             break
         if debit not in stays:
             stays.add(debit)

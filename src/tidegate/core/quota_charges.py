@@ -15,7 +15,7 @@ from tidegate.core.provenance import QuotaProvenance
 from tidegate.core.quota_base import LoggedCharge, QuotaMirror
 from tidegate.core.server_clock import ServerClock
 from tidegate.core.values import HOLDING, INFINITY, MAX_AMOUNT, PLACES, PRODUCED, Cost
-from tidegate.core.window_inference import DEFAULT_WINDOW
+from tidegate.core.window_inference import DEFAULT_WINDOW_SECONDS
 
 
 def charge_of(mirror: QuotaMirror, cost: Cost, place: int, reserves: bool) -> tuple[float, float]:
@@ -35,7 +35,7 @@ def expected_charge(mirror: QuotaMirror, cost: Cost) -> float:
     return sum(charge_of(mirror, cost, place, mirror.unit in PRODUCED)) if place is not None else 0.0
 
 
-LONGEST_TAB = 128
+MAX_TAB_CHARGES = 128
 """Charges that wait to be booked at most, however long no reading comes: a reading books most of them in one."""
 
 Charge = tuple[QuotaMirror, LoggedCharge, float]
@@ -85,13 +85,13 @@ def _sum(costs: list[Cost]) -> Cost:
 
 
 READ_CALLS = 64
-READ_SHARE = 1 / 16
+READ_ROOM_SHARE = 1 / 16
 READ_SECONDS = 1.0
-"""While all quotas are ample, an answer is read after `READ_CALLS` calls, `READ_SHARE` of the room or `READ_SECONDS`,
-whichever comes first. Reading one costs the time of five calls."""
+"""While all quotas are ample, an answer is read after `READ_CALLS` calls, `READ_ROOM_SHARE` of the room or
+`READ_SECONDS`, whichever comes first. Reading one costs the time of five calls."""
 
 
-UNSEEN_SHARE = 1 / 4
+UNSEEN_ROOM_SHARE = 1 / 4
 """Share of the room that calls may take within a sampling budget while no mirror is looked at. Derived: the sum of a
 cost is about four times what one quota is charged."""
 
@@ -115,21 +115,21 @@ class SamplingBudget:
         for mirror, place, reserves in charged:
             amount = sum(charge_of(mirror, cost, place, reserves))
             if amount > 0.0:
-                calls = min(calls, READ_SHARE * mirror.room / amount)
+                calls = min(calls, READ_ROOM_SHARE * mirror.room / amount)
             if place:
                 # A quota of tokens: no charge exceeds the sum of its cost.
-                self.units = min(self.units, UNSEEN_SHARE * mirror.room)
+                self.units = min(self.units, UNSEEN_ROOM_SHARE * mirror.room)
         self.calls, self.until, self.full = int(calls), now + READ_SECONDS, calls >= READ_CALLS
 
 
-EXPLORE_WAIT = 1.0
+EXPLORED_WAIT_SECONDS = 1.0
 """Seconds of a wait from which on one call tests another charging rule, and first seconds between such calls. Less
 costs refusals where the table is right."""
 
-EXPLORE_MAX = 60.0
+MAX_EXPLORE_SECONDS = 60.0
 """Most seconds between two such calls: the usual window of a quota."""
 
-AMPLE = 0.5
+AMPLE_LIMIT_SHARE = 0.5
 """Share of every limit above which it does not matter when the next reading comes."""
 
 
@@ -164,12 +164,12 @@ class QuotaCharges:
         "unproven",
     )
 
-    def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
+    def __init__(self, default_window: float = DEFAULT_WINDOW_SECONDS) -> None:
         self.default_window = default_window
         self.ample = False
         self.asks = True
         self._follows = False
-        self._explorer, self._explore_wait, self._explore_at = 0, EXPLORE_WAIT, 0.0
+        self._explorer, self._explore_wait, self._explore_at = 0, EXPLORED_WAIT_SECONDS, 0.0
         self._clock = ServerClock()
         self._explores = False
         self._patience = SamplingBudget()
@@ -223,7 +223,7 @@ class QuotaCharges:
                 ready = mirror.stated_by(ready, now)
                 if ready > latest:
                     latest, binding = ready, mirror.name
-        if latest > now + EXPLORE_WAIT and latest > self._explore_at and not self._explorer:
+        if latest > now + EXPLORED_WAIT_SECONDS and latest > self._explore_at and not self._explorer:
             tested_at = self._may_explore_at(cost, now)
             if tested_at < latest:
                 latest = tested_at
@@ -256,7 +256,7 @@ class QuotaCharges:
         if order < self._explorer:
             return
         self._explorer = 0
-        self._explore_wait = min(EXPLORE_MAX, 2.0 * self._explore_wait) if refused else EXPLORE_WAIT
+        self._explore_wait = min(MAX_EXPLORE_SECONDS, 2.0 * self._explore_wait) if refused else EXPLORED_WAIT_SECONDS
         self._explore_at = now + self._explore_wait
 
     def take(self, permit: Any) -> bool:
@@ -299,7 +299,7 @@ class QuotaCharges:
             return charges
         self._tab.append((charges, cost, order, now, call))
         self._count()
-        if not self.ample or len(self._tab) >= LONGEST_TAB:
+        if not self.ample or len(self._tab) >= MAX_TAB_CHARGES:
             self._book()
         patience = self._patience
         patience.calls -= 1
@@ -325,7 +325,7 @@ class QuotaCharges:
         for mirror, place, reserves in self._charged:
             if mirror.charging is not None and not mirror.charging.settled:
                 ready = mirror.ready_at(*charge_of(mirror, cost, place, reserves), now)
-                if ready > now + EXPLORE_WAIT and mirror.stated_by(ready, now) > now:
+                if ready > now + EXPLORED_WAIT_SECONDS and mirror.stated_by(ready, now) > now:
                     return True
         return False
 
@@ -407,7 +407,7 @@ class QuotaCharges:
         self._priced = None, []
         self.ample = bool(self._mirrors)
         for mirror in self._mirrors.values():
-            mirror.room = mirror.level(now) - AMPLE * mirror.limit
+            mirror.room = mirror.level(now) - AMPLE_LIMIT_SHARE * mirror.limit
             if mirror.room <= 0.0 or (mirror.charging is not None and mirror.charging.produces):
                 # What is reserved for output is given back at the end of each call, so each end is booked.
                 self.ample = False

@@ -8,14 +8,14 @@ instead: a step holds for `seconds`, longer after each refusal, and shorter agai
 from __future__ import annotations
 
 from tidegate.core.growth_limit import GrowthLimit
-from tidegate.core.pacer_phases import SLOWEST, STEP_SECONDS
+from tidegate.core.pacer_phases import LEAST_CALLS_PER_SECOND, RISE_STEP_SECONDS
 from tidegate.core.rate_meter import Burst, PacingBucket
 
 CLIMB_FROM = 1.2
 CLIMB = 1.1
 CLIMB_SLOWER = 1.2
 """First pace, as a multiple of what was admitted in a second, growth at each step, and factor of a step's seconds. A
-refusal multiplies the seconds, and a step that holds divides them, down to `STEP_SECONDS`."""
+refusal multiplies the seconds, and a step that holds divides them, down to `RISE_STEP_SECONDS`."""
 
 
 class RampPhase:
@@ -24,18 +24,18 @@ class RampPhase:
     __slots__ = ("_lone_at", "growth", "seconds")
 
     def __init__(self) -> None:
-        self.seconds = STEP_SECONDS
+        self.seconds = RISE_STEP_SECONDS
         self.growth: GrowthLimit | None = None
         self._lone_at = 0.0
 
     def first(self, run: Burst, sent_at: float) -> float:
         """Return the first pace, in calls a second, after the refusal of what came after `run`, sent at `sent_at`."""
         self.growth = GrowthLimit(run, sent_at)
-        return max(SLOWEST, CLIMB_FROM * run.calls / max(1.0, run.seconds))
+        return max(LEAST_CALLS_PER_SECOND, CLIMB_FROM * run.calls / max(1.0, run.seconds))
 
     def step(self, pace: float) -> float:
         """Return the pace after one that was admitted."""
-        self.seconds = max(STEP_SECONDS, self.seconds / CLIMB_SLOWER)
+        self.seconds = max(RISE_STEP_SECONDS, self.seconds / CLIMB_SLOWER)
         return pace * CLIMB
 
     def refused(self) -> None:

@@ -22,17 +22,17 @@ from typing import NamedTuple
 
 from tidegate.core.values import INFINITY
 
-BEST_FADES = 0.93
+BEST_RATE_KEPT_SHARE = 0.93
 """Share that is left of the best rate at each measurement, so that ten of them forget it."""
 
-REMEMBERED = 512
+REMEMBERED_SENDS = 512
 """Sends whose instants are kept, at 16 bytes each. Chosen: all are read at each refusal."""
 
-CONTENT_SHARE = 0.5
+MEASURED_CONTENT_SHARE = 0.5
 """Least share of the content that must be admitted before a refusal after an idle time measures it. Less shows a lower
 rate, or chance. Chosen: half is seen in one burst."""
 
-DEEP = 3.0
+DEEP_BUCKET_SECONDS = 3.0
 """Seconds of its rate that a deep bucket holds: right after it was drained, little is admitted at first."""
 
 
@@ -119,7 +119,7 @@ class RateMeter:
 
     def went(self, now: float) -> None:
         if self._sends is None:
-            self._sends = deque(maxlen=REMEMBERED)
+            self._sends = deque(maxlen=REMEMBERED_SENDS)
         self._sends.append((self.sent, now))
         self.sent += 1
 
@@ -252,7 +252,7 @@ class RateMeter:
             return False
         self._full_at = INFINITY
         back = self.rate * seconds
-        if calls - back < CONTENT_SHARE * self.burst:
+        if calls - back < MEASURED_CONTENT_SHARE * self.burst:
             return False
         if back <= calls - back:
             self.first, self._least_content = Burst(calls, seconds), 1.0
@@ -263,14 +263,14 @@ class RateMeter:
     def measured(self, count: int, seconds: float) -> None:
         """Take in a measurement: `count` calls came back in `seconds`."""
         self.rate = count / seconds
-        self.best = max(self.rate, self.best * BEST_FADES)
+        self.best = max(self.rate, self.best * BEST_RATE_KEPT_SHARE)
         self.last = (count, seconds)
         self.price = 0
         if self.first is not None:
             self.burst = max(1.0, self.first.calls - self.rate * self.first.seconds)
 
     def deep(self, pace: float) -> bool:
-        return self.burst > DEEP * pace
+        return self.burst > DEEP_BUCKET_SECONDS * pace
 
 
 class PacingBucket:

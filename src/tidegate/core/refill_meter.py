@@ -6,7 +6,7 @@ window has room shows that the quota comes back more slowly (`RefillCheck`).
 
 from __future__ import annotations
 
-from tidegate.core.quota_base import OVERTAKEN
+from tidegate.core.quota_base import OVERTAKEN_SECONDS
 from tidegate.core.values import INFINITY
 
 METERED_LIMITS = 2.0
@@ -57,7 +57,8 @@ class RefillMeter:
 
 
 LEVEL_NOISE_UNITS = 1.0
-"""Units by which a level may be off, added to those of `OVERTAKEN`: both refusals may have missed a unit by little."""
+"""Units by which a level may be off, added to those of `OVERTAKEN_SECONDS`: both refusals may have missed a unit by
+little."""
 
 
 class RefillCheck:
@@ -88,7 +89,7 @@ class RefillCheck:
         `later` units were charged after the call was sent.
         """
         level = min(limit, self._level + rate * (sent_at - self._at) + later)
-        excess = min(amount + LEVEL_NOISE_UNITS + rate * OVERTAKEN, max(amount, limit / 2.0))
+        excess = min(amount + LEVEL_NOISE_UNITS + rate * OVERTAKEN_SECONDS, max(amount, limit / 2.0))
         contradicts = sent_at > self.since and level >= excess
         if self.since == INFINITY or sent_at > self.since:
             self.since = self._at = sent_at

@@ -13,10 +13,11 @@ which attempts are refused:
   unit, an admitted call that it was not.
 - *Chance*: a share of all attempts is refused, whatever is in flight and however fast the calls go.
 
-No outcome is impossible under slots or a bucket: an attempt may have another cause, with the probability `STRAY`.
-`log_odds` compares slots and a bucket of one rate, by the outcomes that each excludes. `random_odds` compares chance
-and such a bucket. `chance_odds` compares chance with a bucket whose rate may change at any attempt. That bucket
-excludes next to nothing, so its outcomes have probabilities. Each attempt is taken in once, so evidence outlasts it.
+No outcome is impossible under slots or a bucket: an attempt may have another cause, with the probability
+`EXCLUDED_OUTCOME_CHANCE`. `log_odds` compares slots and a bucket of one rate, by the outcomes that each excludes.
+`random_odds` compares chance and such a bucket. `chance_odds` compares chance with a bucket whose rate may change at
+any attempt. That bucket excludes next to nothing, so its outcomes have probabilities. Each attempt is taken in once, so
+evidence outlasts it.
 
 Chance is a hypothesis from the first refusal on. Its odds begin above even where the provider blames its own load, or
 where announced quotas are ample. So the first refusals of that kind are believed random, and a few that slots or a
@@ -31,28 +32,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import exp, log
 
-from tidegate.core.backoff import GRACE_FIRST
+from tidegate.core.backoff import FIRST_GRACE_SECONDS
 from tidegate.core.rate_meter import Burst
 from tidegate.core.values import INFINITY
 
-REMEMBERED = 96
+REMEMBERED_ATTEMPTS = 96
 """Attempts that are kept; of answers twice as many. More keep evidence from before a change."""
 
-COMPARED_ATTEMPTS = 4 * REMEMBERED
+COMPARED_ATTEMPTS = 4 * REMEMBERED_ATTEMPTS
 """Newest attempts by which chance and slots are compared. Chosen: slots show within a few refusals."""
 
-STRAY = 0.02
+EXCLUDED_OUTCOME_CHANCE = 0.02
 """Probability of an outcome that a model excludes."""
 
-JITTER = 0.25
+JITTER_ROUND_TRIPS = 0.25
 """Share of a round trip by which travel times may differ: attempts sent that close to an answer prove nothing."""
 
-TICK = 1e-9
+INSTANT_TICK_SECONDS = 1e-9
 """Seconds by which sums of instants may differ."""
 
 TRIED_RATES = 16
 RATE_STEP = 1.3
-SLOWER = 0.5
+FIRST_TRIED_RATE_SHARE = 0.5
 """Rates that are tried for the bucket, ratio of each to the next, and share of the mean rate that is the first."""
 
 RATE_RATIO = 1.2
@@ -61,38 +62,38 @@ BUCKET_RATES = (0.0, *(RATE_RATIO**power / 60.0 for power in range(60)))
 and at the next one, so no rate is between two. Measured over 36 drawn buckets, 24 of which change: no odds rose above
 0."""
 
-CHANGE = 5.0
+RATE_CHANGE_LOG_ODDS = 5.0
 """Logarithm of the odds against a change of the rate at an attempt. Chosen: one change in 150 attempts."""
 
-MOST_RANDOM = 0.4
+MAX_RANDOM_SHARE = 0.4
 """Greatest share of attempts that are refused at random: the row `stray-refusals` refuses 0.3."""
 
-LIKELY_STRAY = 0.5
+LIKELY_STRAY_CHANCE = 0.5
 """Probability from which a refusal counts as one that the bucket has no part in."""
 
 PRIOR_CALLS = 10
 """Attempts of which one is refused at random, before any is known: fewer take random clusters for a bucket."""
 
-EVIDENCE = 3.0
-DECISIVE = 4.0 * EVIDENCE
-MOST_SURE = 2.0 * EVIDENCE
-"""Logarithm of the odds at which another cause is believed (`EVIDENCE`) and proven (`DECISIVE`), and of the best odds
-of chance (`MOST_SURE`)."""
+BELIEVED_LOG_ODDS = 3.0
+PROVEN_LOG_ODDS = 4.0 * BELIEVED_LOG_ODDS
+MAX_CHANCE_LOG_ODDS = 2.0 * BELIEVED_LOG_ODDS
+"""Logarithm of the odds at which another cause is believed (`BELIEVED_LOG_ODDS`) and proven (`PROVEN_LOG_ODDS`), and of
+the best odds of chance (`MAX_CHANCE_LOG_ODDS`)."""
 
 
-ODDS_AMPLE = MOST_SURE
-ODDS_OVERLOAD = 5.0
-"""Logarithm of the odds of chance at the first refusal: `ODDS_AMPLE` where announced quotas are ample, `ODDS_OVERLOAD`
-where the provider blames its own load, 0 for a 429 alone. Measured: 5 costs `silent-slots` 0.002 refusals a call, and
-takes `random-529-silent` from 4.0 to 1.10 of the ideal; 6 makes `flips-mixed` 0.06 slower."""
+ODDS_AMPLE = MAX_CHANCE_LOG_ODDS
+OVERLOAD_LOG_ODDS = 5.0
+"""Logarithm of the odds of chance at the first refusal: `ODDS_AMPLE` where announced quotas are ample,
+`OVERLOAD_LOG_ODDS` where the provider blames its own load, 0 for a 429 alone. Measured: 5 costs `silent-slots` 0.002
+refusals a call, and takes `random-529-silent` from 4.0 to 1.10 of the ideal; 6 makes `flips-mixed` 0.06 slower."""
 
 
-LATE_BOUNDS = (0.4, 2.5)
-QUICK = 0.1
-"""Mean latencies within which a refusal takes as long as an answer (`LATE_BOUNDS`), and below which it comes at once
-(`QUICK`). Measured, 8 odd seeds: late ones taken for no limit's take `bucket-and-chance` from 1.28 of the ideal to 1.16
-and `slots-and-chance` from 1.33 to 1.12. Without `QUICK` a window that refuses within 0.1 to 1 s had 2.9 refusals a
-call instead of 0.4."""
+LATE_BOUNDS_LATENCIES = (0.4, 2.5)
+QUICK_LATENCIES = 0.1
+"""Mean latencies within which a refusal takes as long as an answer (`LATE_BOUNDS_LATENCIES`), and below which it comes
+at once (`QUICK_LATENCIES`). Measured, 8 odd seeds: late ones taken for no limit's take `bucket-and-chance` from 1.28 of
+the ideal to 1.16 and `slots-and-chance` from 1.33 to 1.12. Without `QUICK_LATENCIES` a window that refuses within 0.1
+to 1 s had 2.9 refusals a call instead of 0.4."""
 
 
 class SentAttempt:
@@ -122,7 +123,7 @@ class ChanceOdds:
 
     def __init__(self, run: Burst, alone: bool) -> None:
         self._contents = [
-            float(REMEMBERED) if alone else max(1.0, run.calls - rate * run.seconds) for rate in BUCKET_RATES
+            float(REMEMBERED_ATTEMPTS) if alone else max(1.0, run.calls - rate * run.seconds) for rate in BUCKET_RATES
         ]
         # For each rate: how much less likely it is than the best one, and the bounds of its level.
         self._levels: list[tuple[float, float, float]] = []
@@ -147,34 +148,35 @@ class ChanceOdds:
                 self._levels = [(0.0, 0.0, 1.0)] * len(BUCKET_RATES)
             return
         changed = min(self._levels)
-        changed = (CHANGE, changed[1], changed[2])
+        changed = (RATE_CHANGE_LOG_ODDS, changed[1], changed[2])
         levels, full = [], []
         for rate, content, level in zip(BUCKET_RATES, self._contents, self._levels, strict=True):
-            less, low, high = level if level[0] < CHANGE else changed
+            less, low, high = level if level[0] < RATE_CHANGE_LOG_ODDS else changed
             low = min(content, low + rate * seconds)
             high = min(content, high + RATE_RATIO * rate * seconds)
             admits = 1.0 if low >= 1.0 else 0.0 if high <= 1.0 else (high - 1.0) / (high - low)
             if attempt.refused:
-                less -= log(max(STRAY, 1.0 - admits))
-                full.append(less if admits >= 1.0 - STRAY else INFINITY)
+                less -= log(max(EXCLUDED_OUTCOME_CHANCE, 1.0 - admits))
+                full.append(less if admits >= 1.0 - EXCLUDED_OUTCOME_CHANCE else INFINITY)
                 low, high = (low, min(high, 1.0)) if low < 1.0 else (0.0, high)
-            elif admits > STRAY:
-                less -= log((1.0 - STRAY) * admits)
+            elif admits > EXCLUDED_OUTCOME_CHANCE:
+                less -= log((1.0 - EXCLUDED_OUTCOME_CHANCE) * admits)
                 low, high = max(low, 1.0) - 1.0, high - 1.0
             else:
-                less -= log(STRAY)
+                less -= log(EXCLUDED_OUTCOME_CHANCE)
                 low, high = 0.0, min(content - 1.0, 1.0)
             levels.append((less, low, high))
         best = min(levels)[0]
         if full:
             self.stray = sum(exp(best - less) for less in full) / sum(exp(best - less) for less, _, _ in levels)
         self._levels = [(less - best, low, high) for less, low, high in levels]
-        share = min(MOST_RANDOM, self._refused / self._calls)
+        share = min(MAX_RANDOM_SHARE, self._refused / self._calls)
         self.odds = max(
-            -DECISIVE - EVIDENCE, min(MOST_SURE, self.odds + best + log(share if attempt.refused else 1.0 - share))
+            -PROVEN_LOG_ODDS - BELIEVED_LOG_ODDS,
+            min(MAX_CHANCE_LOG_ODDS, self.odds + best + log(share if attempt.refused else 1.0 - share)),
         )
         self._refused, self._calls = self._refused + attempt.refused, self._calls + 1.0
-        if self._calls > REMEMBERED:
+        if self._calls > REMEMBERED_ATTEMPTS:
             self._refused, self._calls = 0.5 * self._refused, 0.5 * self._calls
 
 
@@ -214,7 +216,7 @@ class RefusalCause:
         self._quick_ones = 0
         self._chance = ChanceOdds(run, alone)
         self._attempts: deque[SentAttempt] = deque()
-        self._answers: deque[float] = deque(maxlen=2 * REMEMBERED)
+        self._answers: deque[float] = deque(maxlen=2 * REMEMBERED_ATTEMPTS)
 
     def expect_chance(self, odds: float) -> None:
         """Take in the odds of chance that a refusal shows by itself; 0 (blame of the client) ends those of overload."""
@@ -223,13 +225,13 @@ class RefusalCause:
             return
         if self._blamed and odds < ODDS_AMPLE:
             odds = 0.0
-        self._chance.odds = min(MOST_SURE, self._chance.odds + odds - self._prior)
+        self._chance.odds = min(MAX_CHANCE_LOG_ODDS, self._chance.odds + odds - self._prior)
         self._prior = odds
 
     def sent(self, order: int, in_flight: int, now: float) -> None:
         """Record an attempt; attempts come in their order. Of those in flight, the outcome is still to come."""
         self._attempts.append(SentAttempt(order, in_flight, now))
-        while len(self._attempts) > REMEMBERED + in_flight:
+        while len(self._attempts) > REMEMBERED_ATTEMPTS + in_flight:
             forgotten = self._attempts.popleft()
             if forgotten.order > self._chance.newest:
                 self._chance.skip(forgotten)
@@ -264,9 +266,9 @@ class RefusalCause:
         """Record a refusal; answers take `latency` seconds."""
         travel = now - sent_at
         self._round_trip = min(self._round_trip, travel)
-        low, high = LATE_BOUNDS
+        low, high = LATE_BOUNDS_LATENCIES
         late = low * latency < travel < high * latency
-        if travel < QUICK * latency:
+        if travel < QUICK_LATENCIES * latency:
             self._quick_ones += 1
         elif not late:
             self._quick_ones -= 1
@@ -311,7 +313,7 @@ class RefusalCause:
         """
         known = self._known(now)
         unexplained, number = self._best_slots(known, (), delayed=False, beyond=True)
-        return number >= in_flight > 1 and unexplained <= MOST_RANDOM * len(known)
+        return number >= in_flight > 1 and unexplained <= MAX_RANDOM_SHARE * len(known)
 
     def slots_explain(self, now: float) -> bool:
         return self._best_slots(self._known(now), self._overtakers(now))[0] == 0
@@ -325,7 +327,7 @@ class RefusalCause:
         if not any(each.refused for each in known):
             return 0.0
         misfits = self._best_slots(known, self._overtakers(now))[0]
-        return (misfits - self._bucket_misfits(known, now)) * -log(STRAY)
+        return (misfits - self._bucket_misfits(known, now)) * -log(EXCLUDED_OUTCOME_CHANCE)
 
     def random_odds(self, now: float) -> float:
         """Return the logarithm of the odds that attempts are refused at random, and not by a bucket of one rate."""
@@ -336,7 +338,11 @@ class RefusalCause:
         share = refused / len(known)
         random = refused * log(share) + (len(known) - refused) * log(1.0 - share)
         misfits = self._bucket_misfits(known, now)
-        return random - misfits * log(STRAY) - (len(known) - misfits) * log(1.0 - STRAY)
+        return (
+            random
+            - misfits * log(EXCLUDED_OUTCOME_CHANCE)
+            - (len(known) - misfits) * log(1.0 - EXCLUDED_OUTCOME_CHANCE)
+        )
 
     def chance_odds(self, now: float) -> float:
         """Return the logarithm of the odds that attempts are refused at random, and by no bucket that may change.
@@ -348,7 +354,7 @@ class RefusalCause:
         # A refusal that arrives later than expected cannot be taken in any more: the first one may come early.
         slowest = self._slowest()
         for each in self._attempts:
-            settled = now - (slowest if each.order < last else max(slowest, GRACE_FIRST))
+            settled = now - (slowest if each.order < last else max(slowest, FIRST_GRACE_SECONDS))
             if not each.refused and each.order > self._chance.newest and each.sent_at > settled:
                 break
             if each.order > self._chance.newest:
@@ -358,7 +364,9 @@ class RefusalCause:
     def is_random(self, now: float, new_wave: bool) -> bool:
         """Return whether neither slots nor a bucket refuse; what was once refuted in a wave stays so."""
         if new_wave or self.believes_chance:
-            likely = self.chance_odds(now) > EVIDENCE or (self._prior > 0.0 and self._chance.stray > LIKELY_STRAY)
+            likely = self.chance_odds(now) > BELIEVED_LOG_ODDS or (
+                self._prior > 0.0 and self._chance.stray > LIKELY_STRAY_CHANCE
+            )
             self.believes_chance = likely and self._beats_slots(now)
         return self.believes_chance
 
@@ -367,7 +375,7 @@ class RefusalCause:
         refused = sum(each.refused for each in known)
         if refused == len(known) and not self._prior:
             return False
-        share = min(MOST_RANDOM, refused / len(known)) if refused else STRAY
+        share = min(MAX_RANDOM_SHARE, refused / len(known)) if refused else EXCLUDED_OUTCOME_CHANCE
         random = refused * log(share) + (len(known) - refused) * log(1.0 - share)
         return random + self._prior > self._slots_likelihood(known)
 
@@ -378,12 +386,15 @@ class RefusalCause:
         """
         number, likelihood = self._best_slots(known, (), delayed=False)[1], 0.0
         for each, (least, running) in zip(known, self._running(known, (), delayed=False), strict=True):
-            full = max(STRAY, min(1.0 - STRAY, (running - number + 1.0) / max(1.0, running - least + 1.0)))
+            full = max(
+                EXCLUDED_OUTCOME_CHANCE,
+                min(1.0 - EXCLUDED_OUTCOME_CHANCE, (running - number + 1.0) / max(1.0, running - least + 1.0)),
+            )
             likelihood += log(full if each.refused else 1.0 - full)
         return likelihood
 
     def _known(self, now: float) -> list[SentAttempt]:
-        return self._settled(list(self._attempts)[-REMEMBERED:], now)
+        return self._settled(list(self._attempts)[-REMEMBERED_ATTEMPTS:], now)
 
     def _settled(self, attempts: Iterable[SentAttempt], now: float) -> list[SentAttempt]:
         settled = now - 2.0 * self._round_trip
@@ -392,11 +403,11 @@ class RefusalCause:
     def _slowest(self) -> float:
         """Return the seconds after which an attempt without a refusal was admitted, by the slowest kept refusal."""
         longest = max((each.travel for each in self._attempts if each.refused), default=0.0)
-        return max(2.0 * self._round_trip, (1.0 + JITTER) * longest)
+        return max(2.0 * self._round_trip, (1.0 + JITTER_ROUND_TRIPS) * longest)
 
     def _overtakers(self, now: float) -> list[float]:
         """Return when the attempts were sent whose refusal would be here, but of which it is not certain."""
-        certain, likely = now - 2.0 * self._round_trip, now - (1.0 - JITTER) * self._round_trip
+        certain, likely = now - 2.0 * self._round_trip, now - (1.0 - JITTER_ROUND_TRIPS) * self._round_trip
         return [each.sent_at for each in self._attempts if not each.refused and certain < each.sent_at <= likely]
 
     def _best_slots(
@@ -436,15 +447,15 @@ class RefusalCause:
                 near = (other.travel for _, other in refused if abs(other.sent_at - each.sent_at) <= other.travel)
                 travel = max(near, default=shortest)
             before = bisect_right(self._answers, each.sent_at)
-            soon = bisect_right(self._answers, each.sent_at + (1.0 - JITTER) * shortest) - before
-            late = bisect_right(self._answers, each.sent_at + (1.0 + JITTER) * travel) - before
+            soon = bisect_right(self._answers, each.sent_at + (1.0 - JITTER_ROUND_TRIPS) * shortest) - before
+            late = bisect_right(self._answers, each.sent_at + (1.0 + JITTER_ROUND_TRIPS) * travel) - before
             vain = sum(its < place and other.sent_at + other.travel > each.sent_at for its, other in refused)
             running = each.in_flight - 1 - vain
             if not each.refused:
                 yield running - late, running - soon
                 continue
             # It was overtaken by attempts whose round trips are shorter.
-            arrived = each.sent_at + travel - (1.0 - JITTER) * self._round_trip
+            arrived = each.sent_at + travel - (1.0 - JITTER_ROUND_TRIPS) * self._round_trip
             last = bisect_right(sent, arrived)
             overtaking = sum(not other.refused for other in known[place + 1 : last])
             overtaking += sum(each.sent_at < other <= arrived for other in overtakers)
@@ -468,7 +479,7 @@ class RefusalCause:
         # Before the first refusal that is still kept, the level is not known.
         known = known[next(place for place, each in enumerate(known) if each.refused) :]
         seconds = max(known[-1].sent_at - known[0].sent_at, 1e-3)
-        slowest = SLOWER * max(1, sum(not each.refused for each in known)) / seconds
+        slowest = FIRST_TRIED_RATE_SHARE * max(1, sum(not each.refused for each in known)) / seconds
         rates = [slowest * RATE_STEP**step for step in range(TRIED_RATES)]
         self._fitted, self._fitted_at = ([self._misfits(known, rate) for rate in rates], rates), now
         return self._fitted

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from tidegate.core.backoff import GRACE_BOUNDS, GRACE_FIRST, GRACE_ROUND_TRIPS
+from tidegate.core.backoff import FIRST_GRACE_SECONDS, GRACE_BOUNDS_SECONDS, GRACE_ROUND_TRIPS
 from tidegate.core.values import Cause, Kind, Outcome
 
 REST_SECONDS = 1.0
 """Seconds after a rejection in which a caller with a fallback takes it. Chosen: one call a second costs little."""
 
-GROWTH = 2
+CALLS_PER_REJECTION = 2
 """Calls that may be in flight for each rejection in a row. Source: slow start doubles in the same way."""
 
-FRUITLESS = 2
+FRUITLESS_WAITS = 2
 """Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Source: Gemini
 names seconds where the quota returns at midnight (capture gemini-429-multi-violation)."""
 
@@ -79,7 +79,7 @@ class KeyRejection:
         # The attempt that asks after the reset whether the rejection lasts.
         self._probed_at = float("-inf")
         self._probe_order = 0
-        self._grace = GRACE_FIRST
+        self._grace = FIRST_GRACE_SECONDS
         self._fruitless = 0
         # Number of the last attempt that was sent before the first such answer.
         self._last_order = 0
@@ -87,7 +87,7 @@ class KeyRejection:
     @property
     def has_false_reset(self) -> bool:
         """Return whether the named reset proved false: a call that waits for it would wait in vain again."""
-        return self.reset_at is None and self._fruitless >= FRUITLESS
+        return self.reset_at is None and self._fruitless >= FRUITLESS_WAITS
 
     @property
     def gate(self) -> str:
@@ -97,7 +97,7 @@ class KeyRejection:
         """Record a rejecting answer to the attempt numbered `order`; `last_order` is the newest attempt's number."""
         if self.reset_at is not None and sent_at >= self.reset_at:
             self._fruitless += 1
-        self._grace = min(GRACE_BOUNDS[1], max(GRACE_FIRST, GRACE_ROUND_TRIPS * (now - sent_at)))
+        self._grace = min(GRACE_BOUNDS_SECONDS[1], max(FIRST_GRACE_SECONDS, GRACE_ROUND_TRIPS * (now - sent_at)))
         same = (self.outcome.kind, self.outcome.cause) == (outcome.kind, outcome.cause) and self.order > 0
         if not same:
             self._last_order, self.count = last_order, 0
@@ -106,11 +106,11 @@ class KeyRejection:
         self.count += 1
         self._probed_at = float("-inf")
         named = outcome.retry_after if outcome.kind is Kind.DAILY_LIMIT else None
-        self.reset_at = now + named if named and self._fruitless < FRUITLESS else None
+        self.reset_at = now + named if named and self._fruitless < FRUITLESS_WAITS else None
         self.in_force = self.in_force or repeats or self.reset_at is not None
 
     def lets_go(self, in_flight: int) -> bool:
-        return self.in_force and in_flight < GROWTH * self.count
+        return self.in_force and in_flight < CALLS_PER_REJECTION * self.count
 
     def waits(self, deadline: float) -> bool:
         return self.reset_at is not None and self.reset_at <= deadline

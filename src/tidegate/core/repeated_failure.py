@@ -15,17 +15,17 @@ from tidegate.core.values import INFINITY
 OWN_TRIES = 3
 """Failures in a row from which on the call may be their cause."""
 
-OVERTAKEN = 2
+OVERTAKEN_ATTEMPTS = 2
 """Failed attempts overtaken by an answered one from which on the call lets others go first. Fewer change the order
 where refusals are many."""
 
-CHANCE_MOST = 1e-7
+MAX_CHANCE = 1e-7
 """Greatest probability of these failures by chance: at 10 % of random refusals, one call in ten million."""
 
 OWN_SECONDS = 20.0
 """Seconds of refusals before a call is given back as their cause: an error comes 30 s late at most."""
 
-LARGER_FACTOR = 2.0
+LARGER_COST_FACTOR = 2.0
 """Cost, as a multiple of the last answered call's, above which a call may wait for room that the other did not need.
 Chosen: estimates of equal calls differ by less."""
 
@@ -40,11 +40,11 @@ HOLD_SECONDS = 15.0
 FAILED_STATUS = 500
 """Status of a server that failed at one request. A gateway's 502 to 504 tell of the server, and not of the request."""
 
-STEADY_RATE = 1.0
+STEADY_CALLS_PER_SECOND = 1.0
 """Calls a second admitted between two refusals of a call from which on the later one shows something about the call. A
 slower key may be at the end of a hidden window."""
 
-OUTRUN_SLOWLY = 8
+SLOW_KEY_REFUSALS = 8
 """Refusals that others outran from which on they show as much at a slow key. Derived: at a hidden window that others
 use up before half of the tries, one call in 256 has no luck."""
 
@@ -76,7 +76,8 @@ class RepeatedFailure:
         self._began_at, self._order, self._state = now, 0, state
         self.tries = self.overtaken = 0
         self.is_larger, self._cost = False, 0.0
-        # Failures between which other calls were admitted at `STEADY_RATE`, and what is needed to count them.
+        # Failures between which other calls were admitted at `STEADY_CALLS_PER_SECOND`, and what is needed to count
+        # them.
         self._outrun, self._sent_at, self._served = 0, now, 0
         state.failing.began(state.admitted_order)
 
@@ -87,10 +88,10 @@ class RepeatedFailure:
             if not self.overtaken:
                 permit.state.failing.outran(permit.state.counts.answered)
             self.overtaken += 1
-            self._outrun += served - self._served >= STEADY_RATE * (permit.sent_at - self._sent_at)
+            self._outrun += served - self._served >= STEADY_CALLS_PER_SECOND * (permit.sent_at - self._sent_at)
         self._order, self._sent_at, self._served = permit.order, permit.sent_at, served
         self._cost = permit.cost.tokens
-        self.is_larger = permit.cost.tokens > LARGER_FACTOR * permit.state.admitted_cost.tokens
+        self.is_larger = permit.cost.tokens > LARGER_COST_FACTOR * permit.state.admitted_cost.tokens
         self.tries += 1
 
     def paced_until(self, now: float) -> float:
@@ -103,13 +104,13 @@ class RepeatedFailure:
 
     def is_own(self, state: LimiterState, now: float, refused: bool) -> bool:
         """Return whether the call is the cause of its failures; `refused` says that the last one was a refusal."""
-        if self.tries < OWN_TRIES or self.overtaken < OVERTAKEN:
+        if self.tries < OWN_TRIES or self.overtaken < OVERTAKEN_ATTEMPTS:
             return False
         if not refused:
             return True
-        steady = self._outrun >= OVERTAKEN or self.overtaken >= OUTRUN_SLOWLY
+        steady = self._outrun >= OVERTAKEN_ATTEMPTS or self.overtaken >= SLOW_KEY_REFUSALS
         seconds = LARGER_SECONDS if self.is_larger else OWN_SECONDS
-        return steady and now - self._began_at >= seconds and self._share(state) ** self.tries < CHANCE_MOST
+        return steady and now - self._began_at >= seconds and self._share(state) ** self.tries < MAX_CHANCE
 
     def given_back(self, state: LimiterState) -> None:
         """Record that the call was given back as the cause of its refusals: one that is larger still never fits."""

@@ -32,10 +32,10 @@ from tidegate.core.values import (
     Usage,
 )
 
-MAX_RECORD = 16_384
+MAX_RECORD_BYTES = 16_384
 """Bytes of a record at most. Chosen: forty times the usual record with four readings."""
 
-MAX_OFFSET = 1e6
+MAX_ATTEMPT_SECONDS = 1e6
 """Seconds between an attempt's sending and its end, at most. Chosen: eleven days."""
 
 
@@ -88,7 +88,7 @@ def write_event(event: ReplicaEvent) -> bytes:
 def read_event(payload: bytes) -> ReplicaEvent:
     """Return the event of a record. Raise `UnreadableRecord` for a payload that is none."""
     try:
-        if not 4 < len(payload) <= MAX_RECORD or crc32(payload[4:]) != int.from_bytes(payload[:4], "little"):
+        if not 4 < len(payload) <= MAX_RECORD_BYTES or crc32(payload[4:]) != int.from_bytes(payload[:4], "little"):
             raise UnreadableRecord("record unreadable: wrong length or checksum")
         return _event(_decoded(payload[4:]))
     except UnreadableRecord:
@@ -263,7 +263,7 @@ def _number(value: Any) -> float:
 
 
 def _offset(value: Any) -> float:
-    if not -MAX_OFFSET <= _number(value) <= MAX_OFFSET:
+    if not -MAX_ATTEMPT_SECONDS <= _number(value) <= MAX_ATTEMPT_SECONDS:
         raise UnreadableRecord("record unreadable: an instant is too far away")
     return float(value)
 

@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.core.admission_controller import AdmissionController, ModelController
 from tidegate.core.checkpoint import SHARED, TABLE
-from tidegate.core.concurrency_limit import MAX_BOUND
+from tidegate.core.concurrency_limit import MAX_IN_FLIGHT_BOUND
 from tidegate.core.limiter_state import KeyCounts, Out, Permit
 from tidegate.core.quota import doubt_charges
 from tidegate.core.replica_events import EventKind, ReplicaEvent
-from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, PACE_TURN, LogMembership, SlotTurns
-from tidegate.core.unheard_members import ABANDONED, LONGEST
+from tidegate.core.turns import (
+    LOOK_AGAIN_SECONDS,
+    LOOK_LATER_SECONDS,
+    LOOK_RARELY_SECONDS,
+    NEXT_TURN_SECONDS,
+    PACE_TURN_INTERVALS,
+    LogMembership,
+    SlotTurns,
+)
+from tidegate.core.unheard_members import ABANDONED, MAX_DELAY_SECONDS
 from tidegate.core.values import CAPACITY, INFINITY, OK, Cause, Cost, Outcome, RequestFacts, Silence, Usage
 
 ADDED = ("held", "noted", "own_ends", "replica", "slot_turns", "tag", "tally")
@@ -54,7 +62,7 @@ class ReplayedController(AdmissionController):
         self.noted = 0
         self.own_ends = deque()
         self.slot_turns = SlotTurns()
-        self.concurrency.limit_to(MAX_BOUND)
+        self.concurrency.limit_to(MAX_IN_FLIGHT_BOUND)
         replica.controllers[tag] = self
 
     def replay_admit(self, event: ReplicaEvent, at: float) -> Permit:
@@ -163,7 +171,7 @@ class ReplayedController(AdmissionController):
     def _note_end(self, permit: Permit, now: float) -> None:
         """Keep an own end until no attempt is heard any more that was sent before it."""
         ends = self.own_ends
-        while ends and ends[0][1] < now - LONGEST:
+        while ends and ends[0][1] < now - MAX_DELAY_SECONDS:
             ends.popleft()
         ends.append((permit.sent_at, now))
 
@@ -172,7 +180,7 @@ class ReplayedController(AdmissionController):
         for each in reversed(self.permits_in_flight.values()):
             if each.sent_at > at:
                 later.append(each)
-            elif each.sent_at < at - LONGEST:
+            elif each.sent_at < at - MAX_DELAY_SECONDS:
                 break
         return later
 
@@ -237,7 +245,7 @@ class ReplicatedController(ReplayedController):
             return INFINITY, "concurrency"
         if replica.others:
             if replica.lets_look(now):
-                return replica.served_at + NEXT_TURN, ""
+                return replica.served_at + NEXT_TURN_SECONDS, ""
             held = self._held_by_turn(now)
             if held is not None:
                 return held
@@ -263,18 +271,18 @@ class ReplicatedController(ReplayedController):
             self.slot_turns.note_full()
             if late and replica.ahead(now):
                 # All members would test the ceiling at the same instant.
-                return now + LOOK_AGAIN, "concurrency"
+                return now + LOOK_AGAIN_SECONDS, "concurrency"
         elif slots <= flying + len(replica.others):
             mine, held = self.in_flight, self.held
             owed = [each for each in replica.others if replica.is_owed(each, held.get(each.member, 0), mine, now)]
             if flying + len(replica.waited_for(owed, now)) >= slots:
-                return now + LOOK_AGAIN, "concurrency"
+                return now + LOOK_AGAIN_SECONDS, "concurrency"
             opens = self.slot_turns.opens_at(slots - flying, replica, now) if late else now
             if opens > now:
                 return opens, "concurrency"
         if self.pacer.active and self.pacer.rate > 0.0:
             # A fixed instant, so that a member that does not run delays the others once.
-            paced = self.pacer.spacing.opened_at() + len(replica.ahead(now)) * PACE_TURN / self.pacer.rate
+            paced = self.pacer.spacing.opened_at() + len(replica.ahead(now)) * PACE_TURN_INTERVALS / self.pacer.rate
             if paced > now:
                 return paced, "pace"
         return None
@@ -291,11 +299,11 @@ class ReplicatedController(ReplayedController):
 
     def look_at(self, ready: float, gate: str, now: float) -> float:
         """Return when a head that may go at `ready` looks: no later than another member may open its gate unnoticed."""
-        if not self.replica.shared or ready <= now + LOOK_AGAIN:
+        if not self.replica.shared or ready <= now + LOOK_AGAIN_SECONDS:
             return ready
         if ready == INFINITY or gate == "concurrency":
             # Also where a test of the limit has its instant: a slot is kept for three such looks only.
-            return min(ready, now + LOOK_AGAIN)
+            return min(ready, now + LOOK_AGAIN_SECONDS)
         return min(ready, now + self._seconds_unseen(gate, now))
 
     def _seconds_unseen(self, gate: str, now: float) -> float:
@@ -303,11 +311,11 @@ class ReplicatedController(ReplayedController):
         if self.certain(gate):
             return INFINITY
         if self.replica.unseen.calls(now, len(self.replica.others)):
-            return LOOK_LATER
+            return LOOK_LATER_SECONDS
         if not gate.startswith("quota "):
-            return LOOK_LATER
+            return LOOK_LATER_SECONDS
         mirror = self.quotas.counted.get(gate.removeprefix("quota "))
-        return LOOK_LATER if mirror is not None and mirror.declared is None else LOOK_RARELY
+        return LOOK_LATER_SECONDS if mirror is not None and mirror.declared is None else LOOK_RARELY_SECONDS
 
     def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
         """Admit an own call, as the base class, and keep the event for the log."""

@@ -14,12 +14,12 @@ from __future__ import annotations
 from math import isfinite
 
 from tidegate.core.values import INFINITY, QuotaReading, ResetInstant
-from tidegate.core.window_inference import COARSE, NATURAL_WINDOWS, snap, usable_window
+from tidegate.core.window_inference import COARSE_ROUNDING_SECONDS, NATURAL_WINDOWS_SECONDS, snap, usable_window
 
-SAME = 0.25
+SAME_BOUNDARY_SHARE = 0.25
 """Share of a period (or of the shortest window) within which two signs are of one boundary."""
 
-AGREE = 0.05
+AGREEING_PERIOD_SHARE = 0.05
 """Share within which two measures of a period agree."""
 
 
@@ -30,7 +30,7 @@ def boundary_of(reading: QuotaReading, sent_at: float, now: float) -> tuple[floa
         return now + after - reading.instant.rounding, now + after + reading.resolution
     if reading.from_receipt:
         return now + after - reading.resolution, now + after + reading.resolution
-    rounding = reading.resolution if reading.resolution >= COARSE else 0.0
+    rounding = reading.resolution if reading.resolution >= COARSE_ROUNDING_SECONDS else 0.0
     return sent_at + after - rounding, now + after + rounding
 
 
@@ -69,7 +69,7 @@ class ResetSchedule:
         last, before = self._sign, self._instant
         if instant is not None:
             self._instant = instant
-        if last is not None and low - last[1] < SAME * min(self.period, NATURAL_WINDOWS[0]):
+        if last is not None and low - last[1] < SAME_BOUNDARY_SHARE * min(self.period, NATURAL_WINDOWS_SECONDS[0]):
             low, high = _both((low, high), last)
             self._told = self._told or told
         else:
@@ -109,7 +109,7 @@ class ResetSchedule:
             return
         natural = snap(max(0.0, shortest), longest)
         middle = natural or (shortest + longest) / 2
-        fits = self._measured and abs(middle - self._measured) <= AGREE * middle
+        fits = self._measured and abs(middle - self._measured) <= AGREEING_PERIOD_SHARE * middle
         self.known = natural is not None or bool(fits)
         self.period, self._measured = usable_window(middle, self.period), middle
 

@@ -15,20 +15,20 @@ from operator import attrgetter
 
 from tidegate.core.quota_base import LoggedCharge, QuotaMirror
 from tidegate.core.values import INFINITY, QuotaReading, Refill
-from tidegate.core.window_inference import JITTER
+from tidegate.core.window_inference import JITTER_SECONDS
 
-RETURN_GUARD = 0.02
+RETURN_GUARD_SECONDS = 0.02
 """Seconds waited past the return of a unit, so that a request does not arrive just before it."""
 
-SPREAD = 0.004
-SPREAD_MOST = 0.4
+ARRIVAL_SPREAD_SECONDS = 0.004
+MAX_ARRIVAL_SPREAD_SECONDS = 0.4
 """Seconds between the arrivals of calls sent at once (openai 3.52 over new connections: 3 ms), and most seconds of the
 last one."""
 
-LATE_MOST = 0.1
-GAP_BOUNDS = (0.004, 0.02)
-"""A refusal that asks to wait less than `LATE_MOST` seconds came too early for a return. The next calls follow with
-gaps of twice that wait, within `GAP_BOUNDS`."""
+MAX_LATE_SECONDS = 0.1
+GAP_BOUNDS_SECONDS = (0.004, 0.02)
+"""A refusal that asks to wait less than `MAX_LATE_SECONDS` seconds came too early for a return. The next calls follow
+with gaps of twice that wait, within `GAP_BOUNDS_SECONDS`."""
 
 _charged_at = attrgetter("charged_at")
 
@@ -82,7 +82,7 @@ class RollingWindowMirror(QuotaMirror):
         for debit in merge(self.ledger.entries, self._others, key=_charged_at):
             missing -= debit.amount
             if missing <= 1e-9 * self.limit:
-                return debit.charged_at + self.window + RETURN_GUARD
+                return debit.charged_at + self.window + RETURN_GUARD_SECONDS
         return now + self.window
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
@@ -98,7 +98,9 @@ class RollingWindowMirror(QuotaMirror):
 
     def _arrival(self, sent_at: float) -> float:
         # Of a burst over new connections each arrives a little after the one before.
-        self._arrived_at = max(sent_at, min(self._arrived_at + SPREAD, sent_at + SPREAD_MOST))
+        self._arrived_at = max(
+            sent_at, min(self._arrived_at + ARRIVAL_SPREAD_SECONDS, sent_at + MAX_ARRIVAL_SPREAD_SECONDS)
+        )
         return self._arrived_at
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
@@ -111,12 +113,12 @@ class RollingWindowMirror(QuotaMirror):
     def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
         """Book the missing room as taken by others, which comes back when the refusal says."""
         wait, room = retry_after or 0.0, max(0.0, self.level(now))
-        if wait >= LATE_MOST:
+        if wait >= MAX_LATE_SECONDS:
             self._correct(room, now - self.window + wait)
             return
         # What was to be back was taken later than it was sent, over connections made one after another: so it comes,
         # first for this one and then for those of its wave that will be refused too.
-        low, high = GAP_BOUNDS
+        low, high = GAP_BOUNDS_SECONDS
         self._gap = min(high, max(low, 2.0 * wait))
         self._late_from, self._late_until = sent_at, now
         self._back_at = now - self.window + wait
@@ -129,7 +131,7 @@ class RollingWindowMirror(QuotaMirror):
             self.limit = max(reading.limit, 1.0)
         if debit is not None and debit.amount > 0.0 and reading.reset_after is not None and not reading.from_receipt:
             # What a call takes comes back a window later: a time that is not the window's counts to a boundary.
-            self._denied = abs(reading.reset_after - self.window) > max(JITTER, reading.resolution)
+            self._denied = abs(reading.reset_after - self.window) > max(JITTER_SECONDS, reading.resolution)
         if reading.remaining is None or order <= self._anchor_order:
             return
         self._anchor_order = order
@@ -140,8 +142,8 @@ class RollingWindowMirror(QuotaMirror):
             self._theirs += amount
 
     def _expire(self, instant: float) -> None:
-        self.ledger.drop_before(instant - RETURN_GUARD)
-        while self._others and self._others[0].charged_at < instant - RETURN_GUARD:
+        self.ledger.drop_before(instant - RETURN_GUARD_SECONDS)
+        while self._others and self._others[0].charged_at < instant - RETURN_GUARD_SECONDS:
             self._theirs -= self._others.popleft().amount
         if not self._others:
             self._theirs = 0.0

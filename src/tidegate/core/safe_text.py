@@ -14,12 +14,30 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, cast
 
-UNPRINTABLE = re.compile(
+
+class _LazyPattern:
+    def __init__(self, text: str) -> None:
+        self.pattern = text
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "pattern" or name.startswith("__"):
+            raise AttributeError(name)
+        method = getattr(re.compile(self.pattern), name)
+        setattr(self, name, method)
+        return method
+
+
+def lazy_pattern(text: str) -> re.Pattern[str]:
+    """Return a pattern that is compiled when one of its methods is first used."""
+    return cast("re.Pattern[str]", _LazyPattern(text))
+
+
+UNPRINTABLE = lazy_pattern(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 """Characters that move the cursor, break a line, change the direction of text, or are invisible."""
 
-BROKEN = re.compile(UNPRINTABLE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+BROKEN = lazy_pattern(UNPRINTABLE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 """The same characters without line feed and tab."""
 
 
@@ -47,23 +65,6 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-class _LazyPattern:
-    def __init__(self, text: str) -> None:
-        self.pattern = text
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "pattern" or name.startswith("__"):
-            raise AttributeError(name)
-        method = getattr(re.compile(self.pattern), name)
-        setattr(self, name, method)
-        return method
-
-
-def lazy_pattern(text: str) -> re.Pattern[str]:
-    """Return a pattern that is compiled when one of its methods is first used."""
-    return cast("re.Pattern[str]", _LazyPattern(text))
-
-
 HIDDEN = "…"
 """Replacement in a text for a removed credential."""
 
@@ -87,29 +88,29 @@ _NAMES = (
 )
 _SEPARATOR = r"""(?:\\{0,2}["'\]]){0,3}\s{0,3}(?::|=>|=|%3[aAdD]|(?<=["'])\s?,)\s{0,3}(?:[(\[]|\\{0,2}b?["'`]){0,3}"""
 
-NAMED = re.compile(rf"(?i)(?:{_NAMES})[\w\-]{{0,24}}?{_SEPARATOR}")
+NAMED = lazy_pattern(rf"(?i)(?:{_NAMES})[\w\-]{{0,24}}?{_SEPARATOR}")
 """Name of a credential, up to its value: `api_key=`, `"clientSecret": "`, `(b'x-api-key', b'`."""
 
-AUTHORIZATION = re.compile(rf"(?i)authorization{_SEPARATOR}(?:[a-z][\w\-]{{0,20}}\s{{1,3}})?")
+AUTHORIZATION = lazy_pattern(rf"(?i)authorization{_SEPARATOR}(?:[a-z][\w\-]{{0,20}}\s{{1,3}})?")
 """Header with its scheme, up to the value; the scheme stays readable."""
 
 _CONNECTIVES = (
     "provided|given|supplied|used|specified|passed|received|sent|is|was|value|with|the|this|your|invalid|incorrect"
     "|expired|revoked|bad|unknown|wrong|rejected|for|of|are|set to|equals"
 )
-PROSE = re.compile(
+PROSE = lazy_pattern(
     rf"(?i)(?:{_KEY}|token|secret|credentials?|password|passphrase|key (?=provided|supplied|given|invalid))"
     rf"(?P<told>(?:\s{{0,2}}(?:{_CONNECTIVES})\b){{0,3}}\s{{0,2}}[:=]?)\s{{0,2}}[\"'`(\[]{{0,2}}"
 )
 """Sentence that names a credential, up to its value: `Incorrect API key provided: `, `the token is `."""
 
-SCHEME = re.compile(r"(?i)\b(?:bearer|basic|api-?key|token|digest|negotiate|sso-key)\s{1,3}[\"']?")
+SCHEME = lazy_pattern(r"(?i)\b(?:bearer|basic|api-?key|token|digest|negotiate|sso-key)\s{1,3}[\"']?")
 """Scheme of HTTP authentication, up to its value."""
 
-COOKIE = re.compile(r"(?i)cookie2?(?:\\{0,2}[\"'])?\s{0,3}[:=,]\s{0,3}(?:\\{0,2}b?[\"'])?(?=[\w.\-]{1,64}=)")
+COOKIE = lazy_pattern(r"(?i)cookie2?(?:\\{0,2}[\"'])?\s{0,3}[:=,]\s{0,3}(?:\\{0,2}b?[\"'])?(?=[\w.\-]{1,64}=)")
 """Headers that carry cookies, up to their values."""
 
-PREFIXED = re.compile(
+PREFIXED = lazy_pattern(
     r"(?<![A-Za-z0-9_])(?P<begins>"
     r"(?:sk|pk|rk|sess|gsk|xai|hf|api_org|r8|gh[pousr]|github_pat|nvapi|fw|csk|pplx|esecret|tvly|jina|pcsk|lsv2_\w{2}|ph[cx]"
     r"|npm|rubygems|pul|pnu|ico|glc|glsa|sntry[su]|rdme|duffel|shippo|whsec|lin_api|lin_oauth|ntn|secret|sgp"
@@ -130,54 +131,54 @@ AMBIGUOUS = frozenset(
 )
 """Prefixes that names have too: they count only if a part of letters and digits, or one of 16 characters, follows."""
 
-JWT = re.compile(r"(?<![A-Za-z0-9])(?:eyJ|ZXlK)[\w\-+/=.]{5,}")
+JWT = lazy_pattern(r"(?<![A-Za-z0-9])(?:eyJ|ZXlK)[\w\-+/=.]{5,}")
 """Signed tokens (RFC 7519), and other JSON in base64."""
 
-PEM = re.compile(
+PEM = lazy_pattern(
     r"-----BEGIN [A-Z0-9 ]{0,60}(?:KEY|BLOCK)[A-Z ]{0,20}-----"
     r"(?:(?!-----END)[\s\S])*(?:-----END[A-Z0-9 ]{0,80}-{0,5})?"
 )
 """Key in PEM, to its end or to that of the text."""
 
-ADDRESS = re.compile(
+ADDRESS = lazy_pattern(
     r"(?i)(?<![a-z0-9])[a-z][a-z0-9+.\-]{0,20}(?::\\?/\\?/|%3a%2f%2f)(?P<rest>[^\s\"'<>`]"
     rf"{{1,{URL_CHARACTERS}}})"
 )
 """Address in a text, up to `URL_CHARACTERS` after its scheme."""
 
-ENCODED_USER = re.compile(r"(?i)(%3a%2f%2f[^\s\"'<>%]{0,100}(?:%3a)?)[^\s\"'<>]{1,256}?(?=%40)")
+ENCODED_USER = lazy_pattern(r"(?i)(%3a%2f%2f[^\s\"'<>%]{0,100}(?:%3a)?)[^\s\"'<>]{1,256}?(?=%40)")
 """User and password of a percent-encoded address, as within the query of another one."""
 
-PARAMETER = re.compile(
+PARAMETER = lazy_pattern(
     r"(?i)(?P<start>[?&;]|%3f|%26)(?P<name>[\w.\-%\[\]]{1,60}?)(?:=|%3d)(?P<value>[^&\s\"'#;<>]{1,})"
 )
 """Parameter of a query."""
 
-RUN = re.compile(r"(?<![\w+/=\-])[A-Za-z0-9+/_\-]{32,}={0,2}")
+RUN = lazy_pattern(r"(?<![\w+/=\-])[A-Za-z0-9+/_\-]{32,}={0,2}")
 """Run of characters that may be random."""
 
-SECRET_NAME = re.compile(
+SECRET_NAME = lazy_pattern(
     r"(?i)key|token|secret|passw|pwd|passphrase|credential|\bcred|auth|signature|\bsig\b|cookie|session|jwt|\bsas\b"
 )
 """Names of headers and parameters whose values are credentials."""
 
-_VALUE = re.compile(rf"[^\s\"'`,;&<>{{}}()\[\]|\\]{{1,{TEST_CHARACTERS}}}")
-_STRONG_VALUE = re.compile(rf"[^\s\"'`]{{1,{TEST_CHARACTERS}}}")
-_QUOTED = {quote: re.compile(rf"(?:[^{quote}\\\r\n]|\\.){{1,{TEST_CHARACTERS}}}") for quote in "\"'`"}
-_ESCAPED = {quote: re.compile(rf"[^{quote}\\\r\n]{{1,{TEST_CHARACTERS}}}") for quote in "\"'`"}
-_REST = re.compile(r"[^\s\"'`,;&<>{}()\[\]|\\]*")
-_STRONG_REST = re.compile(r"[^\s\"'`]*")
-_QUOTED_REST = {quote: re.compile(rf"(?:[^{quote}\\\r\n]|\\.)*") for quote in "\"'`"}
-_ESCAPED_REST = {quote: re.compile(rf"[^{quote}\\\r\n]*") for quote in "\"'`"}
-_COOKIES = re.compile(r"[^\r\n\"'\\]*")
+_VALUE = lazy_pattern(rf"[^\s\"'`,;&<>{{}}()\[\]|\\]{{1,{TEST_CHARACTERS}}}")
+_STRONG_VALUE = lazy_pattern(rf"[^\s\"'`]{{1,{TEST_CHARACTERS}}}")
+_QUOTED = {quote: lazy_pattern(rf"(?:[^{quote}\\\r\n]|\\.){{1,{TEST_CHARACTERS}}}") for quote in "\"'`"}
+_ESCAPED = {quote: lazy_pattern(rf"[^{quote}\\\r\n]{{1,{TEST_CHARACTERS}}}") for quote in "\"'`"}
+_REST = lazy_pattern(r"[^\s\"'`,;&<>{}()\[\]|\\]*")
+_STRONG_REST = lazy_pattern(r"[^\s\"'`]*")
+_QUOTED_REST = {quote: lazy_pattern(rf"(?:[^{quote}\\\r\n]|\\.)*") for quote in "\"'`"}
+_ESCAPED_REST = {quote: lazy_pattern(rf"[^{quote}\\\r\n]*") for quote in "\"'`"}
+_COOKIES = lazy_pattern(r"[^\r\n\"'\\]*")
 
-_WORD = re.compile(r"[A-Za-z][a-z]*(?:[-_.'/ ][A-Za-z]?[a-z]*)*|[A-Z]+(?:[-_ ][A-Z]+)*")
-_NUMBER = re.compile(r"[-+]?[\d.,:%$]{1,20}(?:[a-zA-Z]{1,3}|\+\d\d:\d\d)?")
-_PLACEHOLDER = re.compile(r"[\*x.…\-_]{3,}|\$?\{.*|<.*|%\(?\w*\)?s|\$[A-Z_]+")
-_SEGMENT = re.compile(r"[A-Za-z0-9]{1,}")
-_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-_HEX = re.compile(r"[0-9a-fA-F]+")
-_IDENTIFIER = re.compile(
+_WORD = lazy_pattern(r"[A-Za-z][a-z]*(?:[-_.'/ ][A-Za-z]?[a-z]*)*|[A-Z]+(?:[-_ ][A-Z]+)*")
+_NUMBER = lazy_pattern(r"[-+]?[\d.,:%$]{1,20}(?:[a-zA-Z]{1,3}|\+\d\d:\d\d)?")
+_PLACEHOLDER = lazy_pattern(r"[\*x.…\-_]{3,}|\$?\{.*|<.*|%\(?\w*\)?s|\$[A-Z_]+")
+_SEGMENT = lazy_pattern(r"[A-Za-z0-9]{1,}")
+_UUID = lazy_pattern(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+_HEX = lazy_pattern(r"[0-9a-fA-F]+")
+_IDENTIFIER = lazy_pattern(
     r"(?:req|request|resp|msg|rs|fc|call|run|step|thread|asst|batch|file|vs|org|proj|user|chatcmpl|cmpl|gen|toolu|trace|span"
     r"|evt|ftjob|ft|conv|item|img|video)[-_:]"
 )
@@ -186,20 +187,20 @@ _IDENTIFIER = re.compile(
 GIT_DIGITS = 40
 """Hexadecimal digits of git's object names (SHA-1), which stay; shorter runs (MD5, trace ids) are not long."""
 
-BASE64_CHANGES = 0.45
+BASE64_CHANGES_SHARE = 0.45
 """Share of neighbours of different kinds from which a run with separators is random. Chosen: random base64 has 0.65
 with a deviation of 0.09, and the names of models have up to 0.4."""
 
 LABEL_CHARACTERS = 24
 """Characters before a run in which its kind may be named, so that digests stay."""
 
-_LABEL = re.compile(
+_LABEL = lazy_pattern(
     r"(?i)(?:sha-?[0-9]{0,3}|md5|digest|e-?tag|checksum|hash|commit|revision|trace|span|request|correlation|uuid|\bid)"
     r"(?:[-_ ]?id)?[\"']?\s?[:=]?\s?[\"'(]?\Z"
 )
 """Name of a digest or an identifier, up to its hexadecimal digits."""
 
-_FIVE_DIGITS = re.compile(r"[0-9]{5}")
+_FIVE_DIGITS = lazy_pattern(r"[0-9]{5}")
 
 UNMASKED = frozenset(
     """
@@ -214,19 +215,35 @@ UNMASKED = frozenset(
 """Words that follow a name and its colon in sentences; they are not passwords."""
 
 
+LEAST_CREDENTIAL_CHARACTERS = 13
+"""Characters of the shortest text with a credential that only its form shows: a prefix of three and a value of ten, or
+the word `token` and a value of eight."""
+
+
 def without_credentials(text: str) -> str:
     """Return the text with `…` for everything that looks like a credential; linear in its length."""
+    # A pattern is looked for only where the text has what it needs: most texts need few patterns, short words none.
     if "-----BEGIN" in text:
         text = PEM.sub(HIDDEN, text)
-    text = ADDRESS.sub(_address, text)
-    text = ENCODED_USER.sub(rf"\1{HIDDEN}", text)
-    text = PARAMETER.sub(_parameter, text)
-    text = JWT.sub(HIDDEN, text)
-    text = PREFIXED.sub(_prefixed, text)
-    text = _valued(text, COOKIE, lambda match, value: True, _cookies)
-    text = _valued(text, AUTHORIZATION, _authorizes, _run_of)
-    text = _valued(text, NAMED, _names, _run_of)
-    text = _valued(text, SCHEME, _schemes, _run_of)
+    if "/" in text or "%" in text:
+        text = ADDRESS.sub(_address, text)
+    if "%" in text:
+        text = ENCODED_USER.sub(rf"\1{HIDDEN}", text)
+    if "=" in text or "%" in text:
+        text = PARAMETER.sub(_parameter, text)
+    if "eyJ" in text or "ZXlK" in text:
+        text = JWT.sub(HIDDEN, text)
+    if len(text) >= LEAST_CREDENTIAL_CHARACTERS:
+        text = PREFIXED.sub(_prefixed, text)
+    if "=" in text:
+        text = _valued(text, COOKIE, lambda match, value: True, _cookies)
+    if any(sign in text for sign in ":=,%"):
+        text = _valued(text, AUTHORIZATION, _authorizes, _run_of)
+        text = _valued(text, NAMED, _names, _run_of)
+    if len(text.split(maxsplit=1)) > 1:
+        text = _valued(text, SCHEME, _schemes, _run_of)
+    if len(text) < LEAST_CREDENTIAL_CHARACTERS:
+        return text
     text = _valued(text, PROSE, _tells, _run_of)
     return RUN.sub(_random, text)
 
@@ -256,7 +273,7 @@ def without_digests(address: str) -> str:
     return _DIGESTED.sub(rf"/{DIGEST}\1", address)
 
 
-_DIGESTED = re.compile(rf"/{DIGEST}[0-9a-f]{{16}}(/|\Z)")
+_DIGESTED = lazy_pattern(rf"/{DIGEST}[0-9a-f]{{16}}(/|\Z)")
 
 
 def looks_secret(value: str) -> bool:
@@ -363,7 +380,7 @@ def _is_random(run: str) -> bool:
         if (len(part) if joined else len(kinds)) < least or "digit" not in kinds or _HEX.fullmatch(part):
             continue
         changes = sum(one != other for one, other in pairwise(kinds))
-        if changes >= (BASE64_CHANGES if joined else 0.3) * len(kinds):
+        if changes >= (BASE64_CHANGES_SHARE if joined else 0.3) * len(kinds):
             return True
     return False
 

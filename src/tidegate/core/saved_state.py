@@ -21,11 +21,11 @@ from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.concurrency_limit import ConcurrencyLimit
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.pacer import Pacer
-from tidegate.core.provenance import QuotaProvenance, Source
+from tidegate.core.provenance import QuotaProvenance
 from tidegate.core.quota import KeyQuotas, QuotaSet
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rolling_window import RollingWindowMirror
-from tidegate.core.values import QuotaReading, Refill, Unit
+from tidegate.core.values import QuotaReading, Refill, Source, Unit
 
 Plain = Mapping[str, float]
 

@@ -14,10 +14,10 @@ from collections.abc import Collection
 
 from tidegate.core.values import INFINITY, QuotaReading
 
-DATE_ROUNDING = 1.0
+DATE_ROUNDING_SECONDS = 1.0
 """Seconds to which a `date` header is cut (RFC 9110, section 5.6.7)."""
 
-DRIFT = 1e-4
+CLOCK_DRIFT_SHARE = 1e-4
 """Seconds a second by which two clocks may run apart. Source: crystal oscillators are within 100 parts in a million; no
 answer tells the drift of the next one."""
 
@@ -33,8 +33,8 @@ class ServerClock:
 
     def saw(self, dated: float, sent_at: float, now: float) -> None:
         """Take note of an answer that is `dated` so (seconds since 1970), to a request sent at `sent_at`."""
-        drift = DRIFT * max(0.0, now - self._at)
-        seen = dated - now, dated + DATE_ROUNDING - sent_at
+        drift = CLOCK_DRIFT_SHARE * max(0.0, now - self._at)
+        seen = dated - now, dated + DATE_ROUNDING_SECONDS - sent_at
         low, high = max(seen[0], self._low - drift), min(seen[1], self._high + drift)
         if low > high:
             low, high = seen  # one of the clocks was set

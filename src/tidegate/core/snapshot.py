@@ -77,8 +77,8 @@ class KeySnapshot:
 
     A call is any number of `attempts`: `unsent` calls had none so far. The `absorbed` refusals were retried, so the
     caller never saw them. `calls` counts all calls, `given_up` those that ended for lack of capacity. `failed` and
-    `abandoned` count attempts. `failed_calls` counts calls whose failure was handed back, including those `replayed`:
-    given another call's answer. `abandoned_calls` counts calls that their callers ended, in flight or in the queue.
+    `abandoned` count attempts. `failed_calls` counts calls that ended with a failure, including those `replayed`: given
+    another call's answer. `abandoned_calls` counts calls that their callers ended, in flight or in the queue.
     `retried` counts the attempts that followed a transient failure, `retried_calls` the calls with several attempts.
 
     Each of the `calls` is `answered`, `given_up`, one of the `failed_calls` or of the `abandoned_calls`, or `unended`:
@@ -228,7 +228,7 @@ class RegistrySnapshot:
     """State of every key that the registry knows, least recently used first.
 
     `accounts` are those whose keys share quotas, which are also among those of each key. The properties are sums over
-    all keys, as `KeySnapshot` describes them.
+    all keys, as `KeySnapshot` describes them. Each state is that of its own instant `at`, one shortly after the other.
     """
 
     keys: Mapping[Key, KeySnapshot]
@@ -352,7 +352,7 @@ def latest_pause(admission: AdmissionController) -> Pause:
 
 
 def day_reset(admission: AdmissionController) -> float:
-    """Return when a spent quota of the day returns, by the provider's word; -infinity where it named no reset."""
+    """Return when a spent quota of the day returns, as the provider says; -infinity where it named no reset."""
     rejection = admission.rejection
     return -INFINITY if rejection is None or rejection.reset_at is None else rejection.reset_at
 

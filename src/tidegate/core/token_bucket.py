@@ -25,20 +25,20 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidegate.core.backoff import WHOLE, rounding_of
+from tidegate.core.backoff import WHOLE_HINT_SECONDS, rounding_of
 from tidegate.core.charging import RULES
-from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
+from tidegate.core.quota_base import OVERTAKEN_SECONDS, LoggedCharge, QuotaMirror
 from tidegate.core.refill_meter import RefillCheck, RefillMeter
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
-from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
+from tidegate.core.window_inference import DEFAULT_WINDOW_SECONDS, WindowInference, overdraws, usable_window
 
-ESTIMATE_RATIO = 2.0
+MAX_ESTIMATE_RATIO = 2.0
 """Most times that a charge exceeds its estimate. Chosen: one by characters may be half of the charge."""
 
-LONGER = 2.0
+LONGER_WAIT_RATIO = 2.0
 """Times the seconds in which a bucket refills a call: a refusal that states a longer wait is from no bucket."""
 
-FULL = 0.98
+FULL_BUCKET_SHARE = 0.98
 """Share of a bucket above which it may have wasted refill: a span that touches it proves nothing."""
 
 MARGIN_REQUESTS = 0.5
@@ -47,19 +47,19 @@ MARGIN_SECONDS = 0.25
 """Margin against jitter between two sends: half a request, or a quarter of a second's refill if less; 0.2 % of a token
 limit."""
 
-LONG_WINDOW = 3600.0
+LONG_WINDOW_SECONDS = 3600.0
 """Seconds of a window above which a refusal is final for its call (a day's), so nothing is spared there."""
 
-UNSURE_MOST = 1.0
+MAX_UNSURE_REQUESTS = 1.0
 UNSURE_SECONDS = 0.5
 """Margin in requests for the unknown instant of the anchor: within the answer's delay over the quickest one, and within
 this time. It protects a client that is slow to send (busy loops, new connections)."""
 
 SLACK_SHARE = 0.005
-SLACK_MOST = 0.05
+MAX_SLACK_SHARE = 0.05
 """Further margin after each unexpected refusal: one request, or 0.5 % of a token limit; 5 % in all."""
 
-TOLERATED = 0.01
+TOLERATED_REFUSALS_PER_CALL = 0.01
 """Acceptable refusals a call. Each answer takes this share of a step back, so the margin settles at that number.
 Source: bound of the drawn families with one user."""
 
@@ -78,7 +78,7 @@ class SafetyMargin:
     def kept(self, limit: float, rate: float, window: float) -> float:
         if not self._requests:
             base = limit * MARGIN_SHARE
-        elif window <= LONG_WINDOW:
+        elif window <= LONG_WINDOW_SECONDS:
             base = min(MARGIN_REQUESTS, MARGIN_SECONDS * rate)
         else:
             base = MARGIN_REQUESTS
@@ -87,50 +87,51 @@ class SafetyMargin:
     def refused(self, limit: float) -> None:
         """Widen the margin: the provider refused although there seemed to be room."""
         self._step = 1.0 if self._requests else limit * SLACK_SHARE
-        self._slack = min(self._slack + self._step, limit * SLACK_MOST)
+        self._slack = min(self._slack + self._step, limit * MAX_SLACK_SHARE)
 
     def anchored(self, rate: float, window: float, took: float) -> None:
         """Take in a new anchor, whose answer came after `took` seconds."""
         if self._slack:
-            self._slack = max(0.0, self._slack - TOLERATED * self._step)
+            self._slack = max(0.0, self._slack - TOLERATED_REFUSALS_PER_CALL * self._step)
         if self._requests:
             if took < self._quickest:
                 self._quickest = took
-            longest = UNSURE_SECONDS if window <= LONG_WINDOW else INFINITY
+            longest = UNSURE_SECONDS if window <= LONG_WINDOW_SECONDS else INFINITY
             late = took - self._quickest
             unsure = rate * (late if late < longest else longest)
-            self._unsure = unsure if unsure < UNSURE_MOST else UNSURE_MOST
+            self._unsure = unsure if unsure < MAX_UNSURE_REQUESTS else MAX_UNSURE_REQUESTS
 
 
 BRIM_SECONDS = 0.005
-SPILT_MOST = 0.25
+MAX_SPILT_REQUESTS = 0.25
 """Seconds for which a bucket of hardly more than one request stays full before each, because it has no room for a
 margin. A quarter of a request at most is lost by that."""
 
-REORDER_FIRST = 0.2
-REORDER_BOUNDS = (0.01, 0.5)
+FIRST_REORDER_SECONDS = 0.2
+REORDER_BOUNDS_SECONDS = (0.01, 0.5)
 REORDER_DECAY = 0.95
 """Seconds within which requests may overtake each other on their way (new connections): learned from what is seen."""
 
-MOST = 1e15
+MAX_QUOTA_UNITS = 1e15
 """Greatest quota: beyond it doubles lose the single unit."""
 
-DRAG_MEMORY = 0.3
-DRAG_NOISE = 0.1
-DRAG_MOST = 0.9
-DRAG_SECONDS = 2.0
+DRAG_MEMORY_SECONDS = 0.3
+DRAG_NOISE_SHARE = 0.1
+MAX_DRAG_SHARE = 0.9
+DRAG_EXPECTED_SECONDS = 2.0
 """Seconds after an answer for which others are expected to take the same share of the refill. The share is a running
-mean over `DRAG_MEMORY` seconds, less `DRAG_NOISE` of the rate, which is also the most that one answer counts."""
+mean over `DRAG_MEMORY_SECONDS` seconds, less `DRAG_NOISE_SHARE` of the rate, which is also the most that one answer
+counts."""
 
-HELD_WEIGHT = 0.1
+HELD_ANSWER_WEIGHT = 0.1
 """Weight of each answer in the mean share of a reserve that refills before its answer ends, and needs no room now:
 about the last ten."""
 
-ROUND_TRIPS = 1.5
+KNOWN_END_ROUND_TRIPS = 1.5
 """Quickest refusal round trips within which the provider may know an ended call before its answer is here: one, and
 jitter."""
 
-FEW = 100.0
+MAX_FRACTIONAL_REQUESTS = 100.0
 """Greatest limit in requests that is read to the fraction: the part that `remaining` leaves out is seconds of it."""
 
 FOLD_WINDOWS = 2.0
@@ -167,9 +168,9 @@ class TokenBucketMirror(QuotaMirror):
 
     window: float
 
-    def __init__(self, reading: QuotaReading, now: float, default_window: float = DEFAULT_WINDOW) -> None:
+    def __init__(self, reading: QuotaReading, now: float, default_window: float = DEFAULT_WINDOW_SECONDS) -> None:
         super().__init__(reading, now)
-        self.limit = min(MOST, self.limit)
+        self.limit = min(MAX_QUOTA_UNITS, self.limit)
         self.window = usable_window(reading.window, default_window)
         self.rate = self.limit / self.window
         self.period = WindowInference(self.window)
@@ -184,9 +185,9 @@ class TokenBucketMirror(QuotaMirror):
         self._margin = SafetyMargin(self.unit == "requests")
         self.meter = RefillMeter()
         self._refill_check = RefillCheck()
-        self._reorder = REORDER_FIRST
+        self._reorder = FIRST_REORDER_SECONDS
         self._held = 0.0
-        self._round_trip = OVERTAKEN
+        self._round_trip = OVERTAKEN_SECONDS
         self._drag = self._drag_seen = 0.0
 
     @property
@@ -199,7 +200,7 @@ class TokenBucketMirror(QuotaMirror):
         anchored = self._anchor_level + rate * since
         if self._drag:
             # The rate may have fallen since the share of others was measured.
-            anchored -= min(self._drag, DRAG_MOST * rate) * min(since, DRAG_SECONDS)
+            anchored -= min(self._drag, MAX_DRAG_SHARE * rate) * min(since, DRAG_EXPECTED_SECONDS)
         anchored -= self.ledger.total
         ceiling = self._ceiling + rate * (now - self._ceiling_at)
         if ceiling > self._brim:
@@ -216,8 +217,8 @@ class TokenBucketMirror(QuotaMirror):
         missing = need - self.level(now)
         if missing <= 1e-9 * self.limit:
             return now
-        slow = DRAG_SECONDS - (now - self._anchor_at)
-        net = self.rate - min(self._drag, DRAG_MOST * self.rate)
+        slow = DRAG_EXPECTED_SECONDS - (now - self._anchor_at)
+        net = self.rate - min(self._drag, MAX_DRAG_SHARE * self.rate)
         if slow <= 0.0 or net <= 0.0:
             return now + missing / self.rate
         return now + (missing / net if missing <= net * slow else slow + (missing - net * slow) / self.rate)
@@ -252,7 +253,7 @@ class TokenBucketMirror(QuotaMirror):
         self, reserve: float, cost: Cost, output: float | None, table: float, order: int, sent_at: float, now: float
     ) -> float:
         if reserve:
-            self._held += HELD_WEIGHT * (now - sent_at - self._held)
+            self._held += HELD_ANSWER_WEIGHT * (now - sent_at - self._held)
         self._advance(now)
         amount = super().settle_by_rules(reserve, cost, output, table, order, sent_at, now)
         self._ceiling -= amount
@@ -261,7 +262,7 @@ class TokenBucketMirror(QuotaMirror):
     def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
         self.reserved = max(0.0, self.reserved - reserve)
         if reserve:
-            self._held += HELD_WEIGHT * (now - sent_at - self._held)
+            self._held += HELD_ANSWER_WEIGHT * (now - sent_at - self._held)
         if produced:
             self._advance(now)
             self._ceiling -= produced
@@ -279,9 +280,9 @@ class TokenBucketMirror(QuotaMirror):
 
     def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
         """Keep one more unit in hand for a while: the provider refused although this mirror saw room."""
-        self._round_trip = min(self._round_trip, ROUND_TRIPS * (now - sent_at))
+        self._round_trip = min(self._round_trip, KNOWN_END_ROUND_TRIPS * (now - sent_at))
         if retry_after:
-            if self.limit <= FEW and self.unit == "requests" and self._anchor_remaining <= 0.0:
+            if self.limit <= MAX_FRACTIONAL_REQUESTS and self.unit == "requests" and self._anchor_remaining <= 0.0:
                 self._read_wait(retry_after)
             if self.charging is None or not self.charging.returns:
                 self._bound_by_wait(retry_after, sent_at, now, amount)
@@ -309,8 +310,8 @@ class TokenBucketMirror(QuotaMirror):
         A bucket has room sooner, and a fixed window is full then; here only a later answer shows what else is back.
         """
         rounding = rounding_of(wait)
-        bucket_wait = LONGER * amount / self.rate
-        if wait - rounding <= bucket_wait or not now + wait + WHOLE + rounding < self.stated_at < INFINITY:
+        bucket_wait = LONGER_WAIT_RATIO * amount / self.rate
+        if wait - rounding <= bucket_wait or not now + wait + WHOLE_HINT_SECONDS + rounding < self.stated_at < INFINITY:
             return
         self._advance(now)
         later = sum(debit.amount for debit in self.ledger.entries if debit.charged_at >= sent_at)
@@ -327,7 +328,7 @@ class TokenBucketMirror(QuotaMirror):
         level = self.limit if self.limit < reading.remaining else reading.remaining
         if not level > -self.limit:
             level = -self.limit
-        if self.limit <= FEW and self.unit == "requests":
+        if self.limit <= MAX_FRACTIONAL_REQUESTS and self.unit == "requests":
             level = self.period.whole_level(reading, level)
         least = most = level
         if self.unit != "requests":
@@ -342,7 +343,7 @@ class TokenBucketMirror(QuotaMirror):
             self._overtaken(level, sent_at, now, debit)
             return
         first, changed = self._anchor_order < 0, False
-        low, _ = REORDER_BOUNDS
+        low, _ = REORDER_BOUNDS_SECONDS
         reorder = self._reorder * REORDER_DECAY
         self._reorder = reorder if reorder > low else low
         seen = self._anchor_level + self.rate * (sent_at - self._anchor_at) - level
@@ -350,7 +351,7 @@ class TokenBucketMirror(QuotaMirror):
             seen = 0.0
         if self.unit != "requests":
             # What is charged is an estimate here, and may be worth no more than half.
-            seen = ESTIMATE_RATIO * seen + most - least
+            seen = MAX_ESTIMATE_RATIO * seen + most - least
         confirmed, since = -self.ledger.dropped, sent_at - self._anchor_at
         fell = -INFINITY
         if self.charging is not None and self.charging.returns:
@@ -432,7 +433,7 @@ class TokenBucketMirror(QuotaMirror):
         before = self._anchor_stated
         hidden = least <= -self.limit
         low = high = before + self.rate * since - (most if hidden and not refused else level)
-        if max(before + self.rate * since, level) >= FULL * self.limit:
+        if max(before + self.rate * since, level) >= FULL_BUCKET_SHARE * self.limit:
             low = -INFINITY  # a full quota loses its refill
         elif hidden or self._hidden:
             # What is charged at the end of an answer may leave less than nothing, and headers show zero.
@@ -468,17 +469,17 @@ class TokenBucketMirror(QuotaMirror):
             for each in self.ledger.entries:
                 if each.answered:
                     self.ledger.amend(each, 0.0)
-            low, high = REORDER_BOUNDS
+            low, high = REORDER_BOUNDS_SECONDS
             self._reorder = min(high, max(self._reorder, self._anchor_at - sent_at + low))
             self._anchor_remaining = level
             self._anchor_level = level + self.rate * (self._anchor_at - sent_at)
 
     def _observe_size(self, reading: QuotaReading, sent_at: float, now: float, charged: bool) -> None:
         if reading.limit is not None and reading.limit != self.limit:
-            self.limit = min(MOST, max(reading.limit, 1.0))
+            self.limit = min(MAX_QUOTA_UNITS, max(reading.limit, 1.0))
             self.period.forget()
         elif reading.limit is None:
-            self.limit = min(MOST, max(self.limit, reading.remaining or 0.0))
+            self.limit = min(MAX_QUOTA_UNITS, max(self.limit, reading.remaining or 0.0))
         self._take_window(self.period.window(reading, sent_at, self.window, now - sent_at, charged))
 
     def _take_window(self, window: float) -> None:
@@ -486,7 +487,7 @@ class TokenBucketMirror(QuotaMirror):
         self.rate = self.limit / window
         brim = self.period.capacity
         if brim is not None:
-            self._brim, self._spilt = brim, min(SPILT_MOST, BRIM_SECONDS * self.rate) if brim < 2.0 else 0.0
+            self._brim, self._spilt = brim, min(MAX_SPILT_REQUESTS, BRIM_SECONDS * self.rate) if brim < 2.0 else 0.0
         else:
             self._brim, self._spilt = self.limit, 0.0
 
@@ -504,9 +505,9 @@ class TokenBucketMirror(QuotaMirror):
             taken = rate
         elif not taken > -rate:
             taken = -rate
-        weight = since / (since + DRAG_MEMORY)
-        self._drag_seen += (weight if weight < DRAG_NOISE else DRAG_NOISE) * (taken - self._drag_seen)
-        drag, most = self._drag_seen - DRAG_NOISE * rate, DRAG_MOST * rate
+        weight = since / (since + DRAG_MEMORY_SECONDS)
+        self._drag_seen += (weight if weight < DRAG_NOISE_SHARE else DRAG_NOISE_SHARE) * (taken - self._drag_seen)
+        drag, most = self._drag_seen - DRAG_NOISE_SHARE * rate, MAX_DRAG_SHARE * rate
         if not drag > 0.0:
             drag = 0.0
         self._drag = drag if drag < most else most

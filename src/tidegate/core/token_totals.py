@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tidegate.core.values import Usage
 
-NANO = 1e-9
+DOLLARS_PER_UNIT = 1e-9
 """US dollars of one unit in which costs are counted. Sums of whole units are exact. Derived from the lowest prices: one
 token costs at least 5 of them."""
 
@@ -35,7 +35,7 @@ class TokenTotals(NamedTuple):
     @property
     def cost(self) -> float | None:
         """Return the cost in US dollars; None where the price of any metered answer is unknown, or none is metered."""
-        return self.nanodollars * NANO if self.metered and self.priced == self.metered else None
+        return self.nanodollars * DOLLARS_PER_UNIT if self.metered and self.priced == self.metered else None
 
     def plus(self, other: TokenTotals) -> TokenTotals:
         return TokenTotals(*(one + another for one, another in zip(self, other, strict=True)))
@@ -75,7 +75,7 @@ def cost_text(tokens: TokenTotals, least: str = "at least ") -> str:
     if not tokens.priced:
         return ""
     least = "" if tokens.cost is not None else least
-    return f"{least}{dollars(tokens.nanodollars * NANO)}"
+    return f"{least}{dollars(tokens.nanodollars * DOLLARS_PER_UNIT)}"
 
 
 def token_facts(tokens: TokenTotals) -> dict[str, float | int | None]:

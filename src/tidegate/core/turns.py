@@ -26,40 +26,40 @@ from tidegate.core.replica_events import ReplicaEvent, write_event
 from tidegate.core.unheard_members import SafeCapacity, UnseenDemand
 from tidegate.core.values import INFINITY, Cost
 
-LOOK_AGAIN = 0.010
+LOOK_AGAIN_SECONDS = 0.010
 """Seconds after which a head looks again for an answer of another member. Measured: they cost no time (bench.lab)."""
 
-LOOK_LATER = 0.050
+LOOK_LATER_SECONDS = 0.050
 """Most seconds until a head looks again where an event of another member may open its gate early."""
 
-LOOK_RARELY = 1.0
+LOOK_RARELY_SECONDS = 1.0
 """Seconds after which a head looks again at a quota of a known window. Chosen: a look takes some 50 us."""
 
-PATIENCE = 3.0 * LOOK_AGAIN
+KEPT_SLOT_SECONDS = 3.0 * LOOK_AGAIN_SECONDS
 """Seconds for which a slot is kept for the head of another member. Derived: three of its looks."""
 
-KEPT_AGAIN = 0.25
+KEPT_AGAIN_SECONDS = 0.25
 """Seconds after which a slot is kept again for a head that did not take it, doubled each time."""
 
-PACE_TURN = 0.5
+PACE_TURN_INTERVALS = 0.5
 """Intervals of the pace for which a head lets each earlier head go first: at 0 all members send at one instant."""
 
-FADE = 60.0
+ADMISSION_FADE_SECONDS = 60.0
 """Seconds in which an admission fades to 0.37 of a call. Source: the usual window of a quota, of which a member may
 take more at first."""
 
-ROUNDS = 4
+PASSED_ROUNDS = 4
 """Rounds of all waiting members in which a head may be passed by others. Chosen: a quarter of its share."""
 
-SLOT_LEAD = 2.0
+SLOT_LEAD_CALLS = 2.0
 """Calls by which a member with as many slots may have been served more: less hands slots over more often, and each is
 unused until the other looks."""
 
-LATE_LEAD = 8.0
+LATE_LEAD_CALLS = 8.0
 """Calls of the same lead where members hear each other late and count differently. Measured: four members at 17 calls a
 second took five minutes in 5 of 14 runs with 2, in none of 6 with 8."""
 
-NEXT_TURN = 0.002
+NEXT_TURN_SECONDS = 0.002
 """Seconds from an own admission to the next one where another member's head goes first: else the first to look takes
 all units."""
 
@@ -101,7 +101,7 @@ class RecentService:
     def calls(self, member: int, now: float) -> float:
         """Return the calls of a member, each less the older it is."""
         found = self._members.get(member)
-        return found[0] * math.exp(min(0.0, found[1] - now) / FADE) if found is not None else 0.0
+        return found[0] * math.exp(min(0.0, found[1] - now) / ADMISSION_FADE_SECONDS) if found is not None else 0.0
 
     def passed(self, member: int) -> int:
         """Return the admissions of other members since the last one of this member."""
@@ -156,7 +156,7 @@ class SlotTurns:
         if free > ahead + turns.unseen.calls(now, len(turns.others)):
             return now
         self._free_since = min(self._free_since, now)
-        return self._free_since + ahead * (turns.unseen.hearing(now) + LOOK_AGAIN)
+        return self._free_since + ahead * (turns.unseen.hearing(now) + LOOK_AGAIN_SECONDS)
 
 
 class MemberTurns:
@@ -204,7 +204,7 @@ class MemberTurns:
         else:
             # The gate may have opened earlier than was estimated. The head waits for the others once, not at each look.
             self.due = min(self.due, now)
-        turn = min(max(opened_at, self.due), max(ready, now)) + ahead * (hearing + LOOK_AGAIN)
+        turn = min(max(opened_at, self.due), max(ready, now)) + ahead * (hearing + LOOK_AGAIN_SECONDS)
         return (turn, gate or "quota") if turn > ready else (ready, gate)
 
     def ahead(self, now: float) -> list[WaitingMember]:
@@ -215,29 +215,29 @@ class MemberTurns:
 
     def lets_look(self, now: float) -> bool:
         """Return whether this member has just admitted a call, and another member's head goes first."""
-        just = self.served_at <= now < self.served_at + NEXT_TURN
+        just = self.served_at <= now < self.served_at + NEXT_TURN_SECONDS
         return just and not self.unseen.delayed and bool(self.ahead(now))
 
     def is_owed(self, each: WaitingMember, held: int, mine: int, now: float) -> bool:
         """Return whether a slot is for the head of another member, which holds `held` and this one `mine`.
 
         It goes to the higher priority, else to the member with fewer slots: by two where members hear each other late.
-        A member that was served less by `SLOT_LEAD` gets it first, unless the other one was passed too often.
+        A member that was served less by `SLOT_LEAD_CALLS` gets it first, unless the other one was passed too often.
         """
         if each.priority != self.priority:
             return each.priority > self.priority
         lead = self.service.calls(self.member, now) - self.service.calls(each.member, now)
         behind = self.service.passed(self.member if lead > 0.0 else each.member)
-        catches_up = abs(lead) > max(SLOT_LEAD, self._lead) and behind < self._most
+        catches_up = abs(lead) > max(SLOT_LEAD_CALLS, self._lead) and behind < self._most
         return lead > 0.0 if catches_up else held + self.unseen.delayed < mine
 
     @property
     def _most(self) -> int:
-        return ROUNDS * (len(self.others) + 1)
+        return PASSED_ROUNDS * (len(self.others) + 1)
 
     @property
     def _lead(self) -> float:
-        return LATE_LEAD if self.unseen.delayed else 0.0
+        return LATE_LEAD_CALLS if self.unseen.delayed else 0.0
 
     def _precedes(self, each: WaitingMember, passed: int, mine: float, most: int, now: float) -> bool:
         """Return whether a head, passed by others `passed` times, goes before the own one, which was served `mine`."""
@@ -250,18 +250,19 @@ class MemberTurns:
         return (each.served_at, each.member) < (self.served_at, self.member)
 
     def waited_for(self, heads: Iterable[WaitingMember], now: float) -> list[WaitingMember]:
-        """Return the heads for which a slot is kept: none for longer than `PATIENCE`, as its member may be stopped.
+        """Return the heads for which a slot is kept: none for longer than `KEPT_SLOT_SECONDS`, as its member may be
+        stopped.
 
         A running member may miss that time too, so a slot is kept for it again later.
         """
         known, self.kept = self.kept, {}
         found = []
         for each in heads:
-            since, again = known.get((each.member, each.served_at), (now, KEPT_AGAIN))
+            since, again = known.get((each.member, each.served_at), (now, KEPT_AGAIN_SECONDS))
             if now >= since + again:
                 since, again = now, 2.0 * again
             self.kept[each.member, each.served_at] = since, again
-            if now < since + PATIENCE + 2.0 * self.unseen.hearing(now):
+            if now < since + KEPT_SLOT_SECONDS + 2.0 * self.unseen.hearing(now):
                 found.append(each)
         return found
 

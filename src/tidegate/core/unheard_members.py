@@ -25,13 +25,13 @@ from collections.abc import Iterable
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, INFINITY, OK, Cost, Kind, Outcome
 
-SECONDS = 1.0
+RATE_MEMORY_SECONDS = 1.0
 """Time constant of the others' rate, and of the longest delay: twenty of the longest intervals between exchanges."""
 
-LEAST = 0.5
+LEAST_FREE_CALLS = 0.5
 """Calls below which nothing is left free. Derived: half a call rounds to none."""
 
-LONGEST = 0.25
+MAX_DELAY_SECONDS = 0.25
 """Most seconds of an admission's delay: the time limit of an exchange, after which a server is away."""
 
 
@@ -66,7 +66,7 @@ class UnseenDemand:
         self._until = max(self._until, at)
         # It was admitted before the log was read last, and not in it then: at least that late. The time in which this
         # member did not read the log does not count.
-        late = min(LONGEST, max(0.0, self._before - at)) if self._before != INFINITY else 0.0
+        late = min(MAX_DELAY_SECONDS, max(0.0, self._before - at)) if self._before != INFINITY else 0.0
         self._late += 0.1 * (late - self._late)
         if late >= self._latest_at(self._heard_at):
             self._latest, self._latest_heard = late, self._heard_at
@@ -89,16 +89,18 @@ class UnseenDemand:
         since = self._heard_at - self._latest_at(now)
         while self._own and self._own[0] <= since:
             self._own.popleft()
-        by_rate = self._sum_at(now) / SECONDS * max(0.0, now - self._heard_at + self._late)
+        by_rate = self._sum_at(now) / RATE_MEMORY_SECONDS * max(0.0, now - self._heard_at + self._late)
         expected = max(by_rate, waiting * float(len(self._own)))
-        return expected if expected >= LEAST else 0.0
+        return expected if expected >= LEAST_FREE_CALLS else 0.0
 
     def _latest_at(self, now: float) -> float:
         """Return the longest recent delay of an admission; it fades with time."""
-        return self._latest * math.exp(min(0.0, self._latest_heard - now) / SECONDS) if self._latest else 0.0
+        return (
+            self._latest * math.exp(min(0.0, self._latest_heard - now) / RATE_MEMORY_SECONDS) if self._latest else 0.0
+        )
 
     def _sum_at(self, at: float) -> float:
-        return self._sum * math.exp(min(0.0, self._until - at) / SECONDS) if self._sum else 0.0
+        return self._sum * math.exp(min(0.0, self._until - at) / RATE_MEMORY_SECONDS) if self._sum else 0.0
 
 
 ABANDONED = Outcome(Kind.ABANDONED)

@@ -44,6 +44,19 @@ OK = Kind.OK
 """Alias for every call's path, because Python 3.11 needs 50 ns to find a member of an enumeration."""
 
 
+class Source(StrEnum):
+    """Origin of a learned value."""
+
+    DEFAULT = "default"
+    EARLIER_RUN = "earlier run"
+    HEADERS = "headers"
+    RETRY_AFTER = "retry-after"
+    ANSWERS = "answers"
+    REFUSALS = "refusals"
+    FAILURES = "failures"
+    USAGE = "usage"
+
+
 class Silence(StrEnum):
     """Meaning of an attempt that got no answer within the time limit of its caller.
 

@@ -19,11 +19,11 @@ from typing import NamedTuple
 from tidegate.core.rejection import DAY, REJECTED
 from tidegate.core.values import INFINITY, Cause, Outcome
 
-MINUTE = 60.0
-FINE = 10.0
+MINUTE_SECONDS = 60.0
+DECIMAL_BELOW_SECONDS = 10.0
 """Seconds below which a duration has a decimal."""
 
-SHOWN = 0.05
+NOW_BELOW_SECONDS = 0.05
 """Seconds below which a time is `now`: half of the smallest one that a text shows."""
 
 WINDOWS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
@@ -52,9 +52,9 @@ def clock(seconds: float) -> str:
 
 def duration(seconds: float) -> str:
     """Return seconds as `4.2 s`, `43 s`, m:ss or h:mm:ss."""
-    if seconds < FINE - SHOWN:
+    if seconds < DECIMAL_BELOW_SECONDS - NOW_BELOW_SECONDS:
         return f"{seconds:.1f} s"
-    return f"{seconds:.0f} s" if seconds < MINUTE - 0.5 else clock(seconds)
+    return f"{seconds:.0f} s" if seconds < MINUTE_SECONDS - 0.5 else clock(seconds)
 
 
 def awaited(gate: str) -> str:
@@ -71,12 +71,16 @@ def failure_text(outcome: Outcome) -> str:
     return "no connection" if cause is Cause.OUTAGE else "no answer in time" if cause is Cause.NONE else str(cause)
 
 
-NEVER = 20
+NEVER_ANSWERED_REFUSALS = 20
 """Refusals without any answer from which on texts say so. Chosen: a full bucket answers before."""
 
 
 def never_answered(answered: int, refused: int) -> str:
-    return "" if answered or refused < NEVER else f"no call of this key was ever answered: {refused} refusals"
+    return (
+        ""
+        if answered or refused < NEVER_ANSWERED_REFUSALS
+        else f"no call of this key was ever answered: {refused} refusals"
+    )
 
 
 def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str = "") -> str:
@@ -85,7 +89,13 @@ def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str 
     The next try is in `seconds` (None: when an attempt in flight ends). The provider asked for `stated` seconds (0: for
     none). `cause` is its last answer, if known.
     """
-    when = "when an answer arrives" if seconds is None else f"in {duration(seconds)}" if seconds >= SHOWN else "now"
+    when = (
+        "when an answer arrives"
+        if seconds is None
+        else f"in {duration(seconds)}"
+        if seconds >= NOW_BELOW_SECONDS
+        else "now"
+    )
     why = f" ({cause})" if cause else ""
     if gate == "pause":
         asked = f"paused: provider asks for {duration(stated)}{why}, " if stated else f"paused after a refusal{why}: "
@@ -302,7 +312,7 @@ def _slots_given(queue_forecast: QueueForecast) -> float | None:
     return free[last] + rounds * latency
 
 
-SPAN_SECONDS = 60.0
+RATE_SPAN_SECONDS = 60.0
 """Seconds over which the rate is measured. Chosen: a quota per minute shows its true rate."""
 
 
@@ -320,7 +330,7 @@ class RecentRate:
         if not self._looks:
             self._began = now
         self._looks.append((now, done))
-        while len(self._looks) > 2 and self._looks[1][0] <= now - SPAN_SECONDS:
+        while len(self._looks) > 2 and self._looks[1][0] <= now - RATE_SPAN_SECONDS:
             self._looks.popleft()
 
     def clear(self) -> None:

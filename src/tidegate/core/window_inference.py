@@ -26,16 +26,16 @@ from typing import NamedTuple
 
 from tidegate.core.values import INFINITY, QuotaReading, Refill
 
-NATURAL_WINDOWS = (1.0, 10.0, 60.0, 3600.0, 86400.0, 2592000.0)
+NATURAL_WINDOWS_SECONDS = (1.0, 10.0, 60.0, 3600.0, 86400.0, 2592000.0)
 """Windows, in seconds, that providers really use (provider-facts.md rule 2), shortest first."""
 
-DEFAULT_WINDOW = 60.0
+DEFAULT_WINDOW_SECONDS = 60.0
 """Seconds; most published limits are per minute (OpenAI, Anthropic, Azure rate-limit pages, read 2026-10-04)."""
 
-MONTH = 31 * 86_400.0
+MONTH_SECONDS = 31 * 86_400.0
 """The longest window any provider is known to count over (provider-facts.md rule 2), in seconds."""
 
-_SLACK = 1e-6
+_RESET_SLACK_SHARE = 1e-6
 """Relative slack at both ends: `172.799999ms` of 500,000 a day says 86,399.9995 s."""
 
 
@@ -65,51 +65,51 @@ def snap(low: float, high: float, prefer: float | None = None) -> float | None:
 
     The shortest, because `remaining` is a floor: the lower end is at least 0.6 of the truth (provider-facts.md rule 2).
     """
-    low -= low * _SLACK
-    high += high * _SLACK
+    low -= low * _RESET_SLACK_SHARE
+    high += high * _RESET_SLACK_SHARE
     if prefer is not None and low <= prefer <= high:
         return prefer
-    for window in NATURAL_WINDOWS:
+    for window in NATURAL_WINDOWS_SECONDS:
         if low <= window <= high:
             return window
     return None
 
 
 def usable_window(seconds: float | None, otherwise: float) -> float:
-    return seconds if seconds is not None and 1e-3 <= seconds <= MONTH else otherwise
+    return seconds if seconds is not None and 1e-3 <= seconds <= MONTH_SECONDS else otherwise
 
 
-DENIED = 2.0
-DENIABLE = 1.0 / 3.0
+DENIED_WINDOW_RATIO = 2.0
+DENIABLE_LIMIT_SHARE = 1.0 / 3.0
 """Share of the limit that must be used for a reset to deny a declared window by half or double of it. With less used,
 resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for one of 1,000 requests of a minute)."""
 
-FRACTION = 0.05
+EXACT_FRACTION_UNITS = 0.05
 """Part of one request to which a level must be exact for its fraction to be used."""
 
-NEARLY = 1e-6
+EQUAL_WINDOWS_SHARE = 1e-6
 """Relative slack of a comparison of two windows that ought to be equal."""
 
-EXACT = 0.002
+EXACT_WINDOW_SHARE = 0.002
 """Share by which a window may be off that follows from two times of a refusal, each cut to a millisecond."""
 
-COARSE = 0.5
+COARSE_ROUNDING_SECONDS = 0.5
 """Seconds of rounding from which on a time is the difference of two rounded instants, and may err both ways."""
 
-JITTER = 0.1
+JITTER_SECONDS = 0.1
 JITTER_SHARE = 0.1
 """Seconds, and share of the time, by which equal instants may differ (new connections, a busy loop)."""
 
-VARIED = 0.1
+VARIED_LIMIT_SHARE = 0.1
 """Share of the limit by which the use must have varied before an equal time or instant means anything."""
 
-MOST_TAKEN = 1024
+MAX_KEPT_ANSWERS = 1024
 """Answers that are kept with the use that they found, while the quota may be one of a rolling window."""
 
-ENOUGH = 2
+AGREEING_ANSWERS = 2
 """Agreeing answers from which on a single contradiction is set aside; two odd answers in a row always count."""
 
-FINEST = 3
+MAX_RESET_DECIMALS = 3
 """Most decimals of a second of a reset. A provider whose resets so far need fewer rounds to fewer."""
 
 
@@ -138,11 +138,11 @@ the difference of two rounded instants. Instants begin with the fourth."""
 FROM_ANSWER = 3
 """Index of the first convention that counts from the answer."""
 
-SHORTEST = 1.0
+SHORTEST_WINDOW_SECONDS = 1.0
 """Seconds. A shorter window needs proof that no smaller bucket explains the answers, because no provider documents one
 (provider-facts.md rule 2)."""
 
-NOTHING = (0.0, -1.0)
+IMPOSSIBLE_BOUNDS = (0.0, -1.0)
 """Bounds that no window satisfies."""
 
 
@@ -236,14 +236,14 @@ class WindowInference:
         declared, limit, remaining, reset = reading.window, reading.limit, reading.remaining, reading.reset_after
         if declared is not None and not self._denied:
             if limit is None or remaining is None or reset is None:
-                return (SHORTEST, INFINITY) if self._disputed else (declared, declared)
+                return (SHORTEST_WINDOW_SECONDS, INFINITY) if self._disputed else (declared, declared)
             seen = _stated_window(CONVENTIONS[-1], reading, limit, remaining, reset, reading.resolution, took)
             self._disputed = self._disputed or (seen is not None and not seen[0] <= declared <= seen[1])
-            return (SHORTEST, INFINITY) if self._disputed else (declared, declared)
+            return (SHORTEST_WINDOW_SECONDS, INFINITY) if self._disputed else (declared, declared)
         low, high = self._bounds[self._held]
-        if self._natural is not None and sum([low <= each <= high for each in NATURAL_WINDOWS]) <= 1:
+        if self._natural is not None and sum([low <= each <= high for each in NATURAL_WINDOWS_SECONDS]) <= 1:
             return self._natural, self._natural
-        return max(SHORTEST, low), max(SHORTEST, high)
+        return max(SHORTEST_WINDOW_SECONDS, low), max(SHORTEST_WINDOW_SECONDS, high)
 
     @property
     def returns_after(self) -> float:
@@ -256,7 +256,7 @@ class WindowInference:
     def whole_level(self, reading: QuotaReading, level: float) -> float:
         """Return `level` of a quota of few requests, with the fraction that `remaining` leaves out."""
         low, high = self.levels(reading, level, level + 1.0, 0.0, 0.0)
-        return level if high - low > FRACTION else (low + high) / 2.0
+        return level if high - low > EXACT_FRACTION_UNITS else (low + high) / 2.0
 
     def levels(self, reading: QuotaReading, low: float, high: float, sent_at: float, now: float) -> tuple[float, float]:
         """Return the lowest and highest level at `sent_at` by `remaining`, and by the reset of a known window."""
@@ -267,7 +267,7 @@ class WindowInference:
         shortest, longest = self._bounds[self._held]
         if self._natural is not None:
             shortest = longest = self._natural
-        if shortest <= 0.0 or self._agreed < ENOUGH:
+        if shortest <= 0.0 or self._agreed < AGREEING_ANSWERS:
             return low, high
         if reading.instant is not None:
             # All is back at that instant, whenever the request was admitted.
@@ -293,9 +293,9 @@ class WindowInference:
             return so_far
         window = (self._reset - wait) * limit / (limit - 1.0)
         low, high = self._bounds[self._held]
-        if not low * (1.0 - EXACT) <= window <= high * (1.0 + EXACT):
+        if not low * (1.0 - EXACT_WINDOW_SHARE) <= window <= high * (1.0 + EXACT_WINDOW_SHARE):
             return so_far
-        low, high = self._bounds[self._held] = window * (1.0 - EXACT), window * (1.0 + EXACT)
+        low, high = self._bounds[self._held] = window * (1.0 - EXACT_WINDOW_SHARE), window * (1.0 + EXACT_WINDOW_SHARE)
         self._natural = snap(low, high)
         return self._natural or window
 
@@ -310,7 +310,7 @@ class WindowInference:
             found[0] = used, min(at for _, at, _ in found), received
         for used, at, _ in sorted(found):
             latest = max(latest, at)
-            if used > before and latest < sent_at - JITTER:
+            if used > before and latest < sent_at - JITTER_SECONDS:
                 charges.append((latest, used - before))
                 before = used
         return charges
@@ -359,7 +359,7 @@ class WindowInference:
         declared, limit, remaining, reset = reading.window, reading.limit, reading.remaining, reading.reset_after
         if limit is None or remaining is None or reset is None:
             return usable_window(declared, so_far)
-        if declared is not None and not self._denied and limit - remaining < DENIABLE * limit:
+        if declared is not None and not self._denied and limit - remaining < DENIABLE_LIMIT_SHARE * limit:
             return usable_window(declared, so_far)
         rounding = self._rounding(reading, reset)
         known = self._known(so_far, reading)
@@ -373,16 +373,18 @@ class WindowInference:
         if widest is None or (widest[0] <= 0.0 and not overdraws(reading, remaining)):
             return so_far
         if declared is not None and not self._denied:
-            if widest[0] <= DENIED * declared and widest[1] * DENIED >= declared:
+            if widest[0] <= DENIED_WINDOW_RATIO * declared and widest[1] * DENIED_WINDOW_RATIO >= declared:
                 return usable_window(declared, so_far)
             self._deny()
             self._bound_content(limit, remaining, reset, rounding, took, reading)
         seen = [
-            _stated_window(each, reading, limit, remaining, reset, rounding, took) if number >= first else NOTHING
+            _stated_window(each, reading, limit, remaining, reset, rounding, took)
+            if number >= first
+            else IMPOSSIBLE_BOUNDS
             for number, each in enumerate(CONVENTIONS)
         ]
         transit = took if reading.from_receipt else 0.0
-        coarse = rounding >= COARSE
+        coarse = rounding >= COARSE_ROUNDING_SECONDS
         self._reset = reset if not coarse and not transit else None
         # A single value, however often it comes, shows no rounding.
         exact = rounding if self._varied else reading.resolution
@@ -390,14 +392,14 @@ class WindowInference:
         self._compare_instants(reading, sent_at, took, limit - remaining, reset, of_values, charged)
         if charged:
             self._compare(sent_at, took, limit - remaining, reset + transit, exact + transit)
-        bounds = [each or NOTHING for each in seen]
+        bounds = [each or IMPOSSIBLE_BOUNDS for each in seen]
         return usable_window(self._infer(bounds, first, limit, remaining, reset, coarse, so_far), so_far)
 
     def _rounding(self, reading: QuotaReading, reset: float) -> float:
         """Return the seconds to which this provider rounds its resets: by its header's form, and by all of them."""
         if reading.from_receipt:
             return reading.resolution
-        while self._decimals < FINEST and abs(reset - round(reset, self._decimals)) > NEARLY:
+        while self._decimals < MAX_RESET_DECIMALS and abs(reset - round(reset, self._decimals)) > EQUAL_WINDOWS_SHARE:
             self._decimals += 1
         if self._only_reset is None:
             self._only_reset = reset
@@ -410,7 +412,11 @@ class WindowInference:
             return so_far, so_far
         low, high = self._bounds[self._held]
         exact = self._natural is None and reading.instant is None and not reading.from_receipt
-        return (low, high) if exact and self._agreed >= ENOUGH and 0.0 < high - low <= EXACT * low else None
+        return (
+            (low, high)
+            if exact and self._agreed >= AGREEING_ANSWERS and 0.0 < high - low <= EXACT_WINDOW_SHARE * low
+            else None
+        )
 
     def _agrees(
         self,
@@ -428,11 +434,11 @@ class WindowInference:
             return False
         quantum, held = reading.quantum, CONVENTIONS[self._held]
         most = used + quantum if quantum > 1 else used
-        self._reset = reset if self._held < FROM_ANSWER and rounding < COARSE else None
+        self._reset = reset if self._held < FROM_ANSWER and rounding < COARSE_ROUNDING_SECONDS else None
         earliest = max(0.0, reset - held.above * rounding) * limit
         latest = (reset + held.below * rounding + held.transit * took) * limit
-        agrees = (used - quantum) * high <= latest * (1.0 + NEARLY) and (
-            earliest <= low * most * (1.0 + NEARLY) or overdraws(reading, limit - used)
+        agrees = (used - quantum) * high <= latest * (1.0 + EQUAL_WINDOWS_SHARE) and (
+            earliest <= low * most * (1.0 + EQUAL_WINDOWS_SHARE) or overdraws(reading, limit - used)
         )
         if agrees:
             self._agreed += 1
@@ -459,7 +465,7 @@ class WindowInference:
 
         The first bound has to be half of the window `so_far`: units that were counted too early explain a little less.
         """
-        if self._unbound or (self._longest == INFINITY and longest * DENIED > so_far):
+        if self._unbound or (self._longest == INFINITY and longest * DENIED_WINDOW_RATIO > so_far):
             return so_far
         if not self._denied:
             self._deny()
@@ -478,7 +484,7 @@ class WindowInference:
 
     def _deny(self) -> None:
         # A smaller bucket refills over the usual window, as one without a declaration does.
-        self._denied, self._default, self._content = True, DEFAULT_WINDOW, (0.0, INFINITY)
+        self._denied, self._default, self._content = True, DEFAULT_WINDOW_SECONDS, (0.0, INFINITY)
 
     def _bound_content(
         self, limit: float, remaining: float, reset: float, rounding: float, took: float, reading: QuotaReading
@@ -525,16 +531,16 @@ class WindowInference:
         # An unvaried time or instant, while the use varied, speaks for another kind of refill sooner than for a reset
         # that counts from the answer.
         stretched = denied or CONVENTIONS[left[0]].transit > CONVENTIONS[first].transit
-        varied = self._most - self._least >= VARIED * limit
+        varied = self._most - self._least >= VARIED_LIMIT_SHARE * limit
         if stretched and self._same_instant != self._same_time:
-            stood = self._falls or self._risen >= VARIED * limit
+            stood = self._falls or self._risen >= VARIED_LIMIT_SHARE * limit
             if stood if self._same_instant else varied:
                 self.turned = "fixed" if self._same_instant else "rolling"
                 return so_far
         small = denied and self._content is not None and self.capacity is None
         if denied and not small and self._same_instant and (varied or self._falls):
             return so_far
-        if denied and not small and self._agreed >= ENOUGH and not self._doubted:
+        if denied and not small and self._agreed >= AGREEING_ANSWERS and not self._doubted:
             self._doubted = True
             return so_far
         if denied:
@@ -545,12 +551,12 @@ class WindowInference:
         # Without a lower bound every natural window fits, and shows nothing.
         naturals = {number: snap(*bounds[number], so_far) if bounds[number][0] > 0.0 else None for number in left}
         alike = [number for number in left if CONVENTIONS[number].transit == CONVENTIONS[left[0]].transit]
-        self._held = next((number for number in alike if naturals[number] in NATURAL_WINDOWS), left[0])
+        self._held = next((number for number in alike if naturals[number] in NATURAL_WINDOWS_SECONDS), left[0])
         (low, high), natural = bounds[self._held], naturals[self._held]
         if small and self._content is not None:
             # No window makes all readings true, but one content of a bucket does.
             self.capacity = min(limit, max(1.0, self._content[0]))
-        self._natural = natural if natural in NATURAL_WINDOWS else None
+        self._natural = natural if natural in NATURAL_WINDOWS_SECONDS else None
         if self.capacity is None:
             if low <= 0.0:
                 return high
@@ -560,7 +566,7 @@ class WindowInference:
         return self._default
 
     def _compare(self, sent_at: float, took: float, used: float, reset: float, resolution: float) -> None:
-        if self._same_time and len(self._taken) < MOST_TAKEN:
+        if self._same_time and len(self._taken) < MAX_KEPT_ANSWERS:
             self._taken.append((used, sent_at, sent_at + took))
             if took > 0.0:  # when the request of the first answer was sent is not known
                 self._quickest = min(self._quickest, took)
@@ -569,7 +575,7 @@ class WindowInference:
             self._first = sent_at, reset
             return
         first_at, first_reset = self._first
-        slack = min(JITTER, JITTER_SHARE * first_reset) + resolution
+        slack = min(JITTER_SECONDS, JITTER_SHARE * first_reset) + resolution
         if sent_at > first_at + first_reset:
             self._first = sent_at, reset
             return

@@ -4,8 +4,8 @@ Theory of operation. The unit is the row: repetitions of a row depend on each ot
 mean of its scores. A mean, and the difference of two means, are over the rows that have a score in both experiments.
 The rows are resampled, not the results. A result that failed or was parked is counted, and is no score.
 
-The intervals are scipy's. Up to `MAX_RESAMPLED` rows they are bootstrap intervals (BCa). Above that number they are
-Student's, which differ from the bootstrap's by less than the bootstrap's own chance.
+The intervals are scipy's. Up to `MAX_RESAMPLED_ROWS` rows they are bootstrap intervals (BCa). Above that number they
+are Student's, which differ from the bootstrap's by less than the bootstrap's own chance.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
     Floats: TypeAlias = numpy.typing.NDArray[numpy.float64]
 
-MAX_RESAMPLED = 5_000
+MAX_RESAMPLED_ROWS = 5_000
 """Rows above which an interval is Student's. Measured (`bench.compare`): at this number both intervals differ by 1 % of
 their width for a score that is 1 in 2 % of the rows."""
 
-DRAWS = 10_000_000
+DRAWN_VALUES = 10_000_000
 """Values that one bootstrap draws, for each mean. At most `MAX_RESAMPLES` resamples are made of them."""
 
 MAX_RESAMPLES = 9_999
 """Maximum resamples of a bootstrap. It is the default of scipy."""
 
-BATCH = 1_000_000
+BATCH_VALUES = 1_000_000
 """Values that are drawn at a time."""
 
-MAX_DIFFERENT = 100
+MAX_DIFFERENT_ROWS = 100
 """Rows with the largest differences that are kept for an output."""
 
-ROUNDING = 1e-12
+ROUNDING_SHARE = 1e-12
 """Part of a score below which a difference is rounding: means of equal scores of a row differ by 1e-16 of them. Chosen:
 far above any rounding, far below any score that a person reads."""
 
@@ -277,12 +277,12 @@ def _output(
     both = numpy.flatnonzero(~(numpy.isnan(a.column(output)) | numpy.isnan(b.column(output))))
     in_a, in_b = a.column(output)[both], b.column(output)[both]
     difference = in_b - in_a
-    difference[numpy.abs(difference) <= ROUNDING * numpy.maximum(numpy.abs(in_a), numpy.abs(in_b))] = 0.0
+    difference[numpy.abs(difference) <= ROUNDING_SHARE * numpy.maximum(numpy.abs(in_a), numpy.abs(in_b))] = 0.0
     rows = len(both)
     samples = numpy.stack([in_a, in_b, difference])
     means = [float(each.mean()) for each in samples] if rows else [None] * 3
     intervals = list(intervals_of_means(samples, confidence)) if rows > 1 else [None] * 3
-    order = numpy.argsort(-numpy.abs(difference), kind="stable")[:MAX_DIFFERENT]
+    order = numpy.argsort(-numpy.abs(difference), kind="stable")[:MAX_DIFFERENT_ROWS]
     labels = [
         (label, other)
         for place, label in a.labels.get(output, {}).items()
@@ -316,7 +316,7 @@ def intervals_of_means(samples: Floats, confidence: float) -> Iterator[Interval]
 
     count = samples.shape[1]
     # Differences that are equal but for rounding: a bootstrap of them has no bounds.
-    constant = numpy.ptp(samples, axis=1) <= ROUNDING * numpy.abs(samples).max(axis=1)
+    constant = numpy.ptp(samples, axis=1) <= ROUNDING_SHARE * numpy.abs(samples).max(axis=1)
     bounds: dict[int, Interval] = {
         place: Interval(*[float(samples[place, 0])] * 2) for place in map(int, numpy.flatnonzero(constant))
     }
@@ -324,7 +324,7 @@ def intervals_of_means(samples: Floats, confidence: float) -> Iterator[Interval]
     if varied:
         drawn = samples[varied]
         result: Any
-        if count > MAX_RESAMPLED:
+        if count > MAX_RESAMPLED_ROWS:
             result = stats.ttest_1samp(drawn, 0.0, axis=1).confidence_interval(confidence)
         else:
             result = stats.bootstrap(
@@ -333,8 +333,8 @@ def intervals_of_means(samples: Floats, confidence: float) -> Iterator[Interval]
                 axis=1,
                 vectorized=True,
                 confidence_level=confidence,
-                n_resamples=min(MAX_RESAMPLES, DRAWS // count),
-                batch=max(1, BATCH // count),
+                n_resamples=min(MAX_RESAMPLES, DRAWN_VALUES // count),
+                batch=max(1, BATCH_VALUES // count),
                 method="BCa",
                 rng=numpy.random.default_rng(0),
             ).confidence_interval

@@ -82,10 +82,10 @@ WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 STATE_DIR = "TIDEGATE_STATE_DIR"
 """Same variable as in `tidegate.launch.environment`, repeated to avoid the import."""
 
-PATIENCE = 10.0
+MAX_INSTALL_WAIT_SECONDS = 10.0
 """Most seconds that an import waits for a thread that is installing. Measured: that takes 0.2 to 2 s."""
 
-LOOK_EVERY = 0.02
+LOOK_SECONDS = 0.02
 """Seconds between two checks whether that thread waits for an import of this one: each is an idle wake-up."""
 
 
@@ -154,8 +154,8 @@ class InstallHook:
         here, lock = _thread.get_ident(), self._lock
         if self._owner == here:
             return None
-        waits = int(PATIENCE / LOOK_EVERY)
-        while not lock.acquire(timeout=LOOK_EVERY):
+        waits = int(MAX_INSTALL_WAIT_SECONDS / LOOK_SECONDS)
+        while not lock.acquire(timeout=LOOK_SECONDS):
             waits -= 1
             if waits <= 0 or self._waits_for(here):
                 return None
@@ -308,7 +308,7 @@ class KeyRecorder:
         if self._state_dir:
             import atexit
 
-            from tidegate.launch.environment import save_learned_limits
+            from tidegate.launch.state_file import save_learned_limits
 
             atexit.register(save_learned_limits, self._state_dir)
             self._state_dir = None
@@ -320,7 +320,7 @@ class KeyRecorder:
         self._counters().count_host(host)
 
     def _counters(self) -> Any:
-        from tidegate.launch.counter_file import CounterFile
+        from tidegate.launch.process_counters import CounterFile
 
         # Of two threads, both get the object of the first one.
         return self._made.setdefault("counters", CounterFile(self._run_dir or ""))

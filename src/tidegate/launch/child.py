@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-NOT_EXECUTABLE = 126
+NOT_EXECUTABLE_CODE = 126
 """Exit code of a command that was found but could not be started (POSIX shells, env, timeout)."""
-NOT_FOUND = 127
+NOT_FOUND_CODE = 127
 """Exit code of a command that was not found (POSIX shells, env, timeout)."""
 
 FORWARDED = frozenset(
@@ -45,11 +45,11 @@ RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 OWN = frozenset({0, signal.SIGCHLD, signal.SIGCONT})
 TYPED = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
 
-SLEEP = 0.05
+SIGNAL_LOOK_SECONDS = 0.05
 """Seconds between two checks where the system cannot wait for signals with a timeout (macOS). Chosen: a person notices
 no delay, and twenty checks a second cost little."""
 
-FROM_KERNEL = 0x80
+FROM_KERNEL_CODE = 0x80
 """`si_code` of a signal of the terminal, which no process sent (Linux: SI_KERNEL)."""
 
 
@@ -68,14 +68,14 @@ def find(name: str) -> str:
     if found is not None:
         return found
     if os.sep in name and Path(name).is_dir():
-        raise Unstartable(f"command {name} not started: it is a directory", NOT_EXECUTABLE)
+        raise Unstartable(f"command {name} not started: it is a directory", NOT_EXECUTABLE_CODE)
     if shutil.which(name, os.F_OK) is not None:
         hint = f"; did you mean `tidegate run python {name}`?" if name.endswith(".py") else ""
-        raise Unstartable(f"command {name} not started: the file is not executable{hint}", NOT_EXECUTABLE)
+        raise Unstartable(f"command {name} not started: the file is not executable{hint}", NOT_EXECUTABLE_CODE)
     if name.endswith(".py") and Path(name).is_file():
-        raise Unstartable(f"command {name} not found; did you mean `tidegate run python {name}`?", NOT_FOUND)
+        raise Unstartable(f"command {name} not found; did you mean `tidegate run python {name}`?", NOT_FOUND_CODE)
     where = "there is no such file" if os.sep in name else "it is neither on PATH nor next to this Python"
-    raise Unstartable(f"command {name} not found: {where}", NOT_FOUND)
+    raise Unstartable(f"command {name} not found: {where}", NOT_FOUND_CODE)
 
 
 def replace(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
@@ -127,14 +127,14 @@ class Child:
             # CPython returns a random number where this process was stopped until the time was over.
             if taken is None or taken.si_signo not in self._taken:
                 return 0, False
-            return taken.si_signo, taken.si_code != FROM_KERNEL
+            return taken.si_signo, taken.si_code != FROM_KERNEL_CODE
         # macOS: a signal does not state its origin. In the foreground, signals that a terminal can send count as the
         # terminal's.
         end = time.monotonic() + patience
         while not (pending := signal.sigpending() & self._taken):
             if time.monotonic() > end or self._ended() is not None:
                 return 0, False
-            time.sleep(SLEEP)
+            time.sleep(SIGNAL_LOOK_SECONDS)
         number = signal.sigwait(pending)
         return number, not (number in TYPED and _foreground())
 
@@ -174,4 +174,4 @@ def _foreground() -> bool:
 def _unstartable(name: str, error: OSError) -> Unstartable:
     missing = error.errno == errno.ENOENT
     what = "its interpreter was not found" if missing else (error.strerror or str(error)).lower()
-    return Unstartable(f"command {name} not started: {what}", NOT_FOUND if missing else NOT_EXECUTABLE)
+    return Unstartable(f"command {name} not started: {what}", NOT_FOUND_CODE if missing else NOT_EXECUTABLE_CODE)

@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidegate.core.held_time import BINDING, QUOTA
-from tidegate.core.provenance import Source
 from tidegate.core.safe_text import printable
 from tidegate.core.token_totals import TokenTotals
-from tidegate.core.values import INFINITY, Cause
+from tidegate.core.values import INFINITY, Cause, Source
 from tidegate.shared_file import UnreadableFile
 
 KINDS = (
@@ -45,13 +44,13 @@ SOURCES = tuple(Source)
 CAUSE_CODES = {cause: code for code, cause in enumerate(CAUSES)}
 SOURCE_CODES = {source: code for code, source in enumerate(SOURCES)}
 
-RECORDS = 64
+KEPT_CHANGES = 64
 """Changes that are kept of one key. Chosen: as many as a person reads."""
 
-CELLS = 9
+CHANGE_DOUBLES = 9
 """Doubles of a record: its number, the seven of a `KeyChange`, and its number again."""
 
-RING_BYTES = 8 * CELLS * RECORDS
+RING_BYTES = 8 * CHANGE_DOUBLES * KEPT_CHANGES
 
 
 class KeyChange(NamedTuple):
@@ -92,11 +91,11 @@ class ChangeRing:
         origin: Source = Source.DEFAULT,
         quota: int = 0,
     ) -> None:
-        cells, start = self._cells, self._number % RECORDS * CELLS
+        cells, start = self._cells, self._number % KEPT_CHANGES * CHANGE_DOUBLES
         self._number += 1
         facts = (at, KINDS.index(kind), quota, before, after, CAUSE_CODES[cause], SOURCE_CODES[origin])
-        cells[start + CELLS - 1] = self._number
-        cells[start + 1 : start + CELLS - 1] = array("d", facts)
+        cells[start + CHANGE_DOUBLES - 1] = self._number
+        cells[start + 1 : start + CHANGE_DOUBLES - 1] = array("d", facts)
         cells[start] = self._number
 
 
@@ -107,8 +106,8 @@ def read_changes(ring: bytes) -> list[KeyChange]:
 
 
 def _read(cells: memoryview[float]) -> Iterator[KeyChange]:
-    for start in range(0, len(cells), CELLS):
-        first, at, kind, quota, before, after, cause, origin, last = cells[start : start + CELLS]
+    for start in range(0, len(cells), CHANGE_DOUBLES):
+        first, at, kind, quota, before, after, cause, origin, last = cells[start : start + CHANGE_DOUBLES]
         if not first or first != last:
             continue
         try:
@@ -136,7 +135,7 @@ COUNTS = (
 """Counters of `tidegate.core.limiter_state.KeyCounts`."""
 
 FATES = ("absorbed", "handed_back", "given_up")
-"""Ends of a refusal: its call was sent again, its answer was handed back, or the call was given up."""
+"""Ends of a refusal: its call was sent again, the program got it, or the call was given up."""
 
 GROUPS = ("rate", "overload", "elsewhere", "day", "money")
 """Causes of refusals as people ask for them. `elsewhere` is the capacity of others, or a model that is not ready."""
@@ -159,7 +158,7 @@ INTEGERS = (
 BREAKER_STATES = ("closed", "open", "half_open")
 CARRIERS = ("", "file", "redis", "postgresql", "memory", "other", "ray")
 
-QUOTAS = 8
+KEPT_QUOTAS = 8
 """Quotas of one key that are kept: requests, tokens, input tokens and output tokens, and a ceiling of each."""
 
 CONTINUOUS = 0.0
@@ -295,9 +294,9 @@ QUOTA_PLACES = {name: place for place, name in enumerate(QUOTA_DOUBLES)}
 """Indexes of the numbers of a row, and of a quota's within its part."""
 
 DOUBLES_AT = 8 * len(INTEGERS)
-KEY_AT = DOUBLES_AT + 8 * (len(DOUBLES) + len(QUOTA_DOUBLES) * QUOTAS)
+KEY_AT = DOUBLES_AT + 8 * (len(DOUBLES) + len(QUOTA_DOUBLES) * KEPT_QUOTAS)
 NAMES_AT = KEY_AT + KEY_BYTES
-CAUSE_AT = NAMES_AT + QUOTAS * NAME_BYTES
+CAUSE_AT = NAMES_AT + KEPT_QUOTAS * NAME_BYTES
 RING_AT = CAUSE_AT + CAUSE_BYTES
 ROW_BYTES = RING_AT + RING_BYTES
 
@@ -347,7 +346,7 @@ def read(row: memoryview) -> KeyRow | None:
         return None
     numbers, seconds = integers(row), doubles(row)
     quotas = []
-    for number in range(QUOTAS):
+    for number in range(KEPT_QUOTAS):
         name = printable(_text(row, NAMES_AT + number * NAME_BYTES, NAME_BYTES))
         if name:
             at = quota_at(number)

@@ -1,21 +1,12 @@
-"""Environment of the processes of a run, and the limits that they learn for `tidegate run --state FILE`.
-
-Each process saves the learned limits of its registries to a folder of the run when it ends by itself. The run merges
-these files over the earlier content of the state file. A process that is killed saves nothing.
-"""
+"""Environment of the processes of a run."""
 
 from __future__ import annotations
 
 import os
-import secrets
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.admission.process import registered
-from tidegate.admission.saved_state import VERSION, LearnedState
-from tidegate.errors import ConfigurationError
 from tidegate.shared_log import AUTO, has_secret
 
 SITE = str(Path(__file__).with_name("site"))
@@ -50,7 +41,7 @@ def environment(given: Mapping[str, str], run_dir: str | None, learned: StateLoc
     others = [each for each in path.split(os.pathsep) if each != SITE] if path else []
     made = {**given, "PYTHONPATH": os.pathsep.join([SITE, *others])}
     if not made.get(DIGEST_KEY, "").strip() and not has_secret(made.get(SHARE, "").strip() or AUTO):
-        made[DIGEST_KEY] = secrets.token_hex(16)
+        made[DIGEST_KEY] = os.urandom(16).hex()
     if run_dir is not None:
         made[RUN_DIR] = run_dir
     if learned is not None:
@@ -64,55 +55,3 @@ def environment(given: Mapping[str, str], run_dir: str | None, learned: StateLoc
 def runs_inside(given: Mapping[str, str]) -> bool:
     outer = given.get(RUN_DIR, "")
     return bool(outer) and Path(outer).is_dir()
-
-
-SUFFIX = ".learned"
-
-
-def save_learned_limits(folder: str) -> None:
-    """Save the learned limits of this process's registries to `folder`; ignore a failure to write."""
-    # `tidegate run`, which imports this module too, starts sooner without the code of calls.
-    from tidegate.admission.registry import RateLimitRegistry
-
-    learned = LearnedState()
-    for registry in registered():
-        if isinstance(registry, RateLimitRegistry):
-            learned = registry.export_state().over(learned)
-    if learned.keys:
-        try:
-            learned.write(Path(folder) / f"{time.time_ns()}-{os.getpid()}{SUFFIX}")
-        except OSError:
-            return
-
-
-class StateFile:
-    """State file of `--state`; raises `ConfigurationError` for other content and for a missing folder."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.absolute()
-        self._earlier = LearnedState()
-        self._readable = path.exists()
-        if self._readable:
-            try:
-                self._earlier = LearnedState.read(path)
-            except ValueError as error:
-                raise ConfigurationError("--state", str(path), str(error)) from None
-        elif not path.absolute().parent.is_dir():
-            raise ConfigurationError("--state", str(path), "its folder does not exist")
-
-    @property
-    def outdated(self) -> bool:
-        return self._earlier.version != VERSION
-
-    def begin(self, folder: str) -> StateLocations:
-        """Return the locations for the processes of a run that has the private `folder`."""
-        return StateLocations(str(self._path) if self._readable and not self.outdated else "", folder)
-
-    def end(self, folder: str) -> None:
-        """Merge the files that processes saved in `folder`, the latest over the earlier, and write the state file."""
-        learned = LearnedState() if self.outdated else self._earlier
-        found = sorted(Path(folder).glob(f"*{SUFFIX}"))
-        for path in found:
-            learned = LearnedState.read(path).over(learned)
-        if found:
-            learned.write(self._path)

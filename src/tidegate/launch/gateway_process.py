@@ -11,71 +11,26 @@ import contextlib
 import json
 import re
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.transports.gateway_url import VARIABLE, resolved, through
 
-NEEDED = ("starlette", "uvicorn", "httpx")
-"""Packages of the extra `tidegate[ui]` that the gateway imports."""
-
 TOKEN_BYTES = 32
 END_SECONDS = 10.0
 """Seconds that the gateway's process may take to end before it is killed. Chosen: it needs about one."""
 
-JAVASCRIPT = frozenset({"node", "nodejs", "bun", "deno", "tsx", "ts-node"})
-"""Interpreters of JavaScript."""
-
-NODE_COMMANDS = JAVASCRIPT | {"npx", "npm", "pnpm", "yarn", "bunx", "claude"}
-"""Commands that run programs of JavaScript. Claude Code is one in a single file."""
-
-EXCLUDED = frozenset({"codex"})
-"""Commands that a changed base URL breaks: Codex sends tokens of a ChatGPT account to `OPENAI_BASE_URL`, which belongs
-to other servers (https://github.com/openai/codex/issues/3367)."""
-
-SHEBANG_BYTES = 256
-"""Bytes of a file in which its interpreter is named (Linux: BINPRM_BUF_SIZE)."""
-
-DIRECTORIES = 32
+MAX_FOLDERS_ABOVE = 32
 """Folders above the working one in which `.env` files are read, at most. Chosen: deeper than projects are."""
 
 BASE_URL = re.compile(r"_(?:BASE_URL|API_BASE|API_HOST|API_URL|API_ENDPOINT|BASE_PATH|HOST)\Z")
 """Ends of the names of variables that name a server."""
 
 LOCAL_NAMES = "127.0.0.1,localhost,::1"
-
-
-def missing_package() -> str:
-    return next((name for name in NEEDED if find_spec(name) is None), "")
-
-
-def is_for_node(command: str) -> bool:
-    """Return whether a command runs programs of JavaScript: by its name, or by the first line of its file."""
-    name = Path(command).name
-    if name in EXCLUDED:
-        return False
-    return name in NODE_COMMANDS or _interpreter(command) in JAVASCRIPT
-
-
-def _interpreter(command: str) -> str:
-    path = shutil.which(command)
-    if path is None:
-        return ""
-    try:
-        with Path(path).open("rb") as file:
-            line = file.read(SHEBANG_BYTES).partition(b"\n")[0]
-    except OSError:
-        return ""
-    if not line.startswith(b"#!"):
-        return ""
-    words = [Path(word).name for word in line[2:].decode("utf-8", "replace").split() if not word.startswith("-")]
-    return next((word for word in words if word != "env" and "=" not in word), "")
 
 
 class Redirection(NamedTuple):
@@ -141,7 +96,7 @@ def _without_proxy(given: Mapping[str, str]) -> dict[str, str]:
 def _names_in_files(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the variables that `.env` files of a folder and of those above it set, each with the file."""
     pattern = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Z][A-Z0-9_]*)[ \t]*[=:][ \t]*[^\s#]", re.MULTILINE)
-    for above in [folder, *folder.parents][:DIRECTORIES]:
+    for above in [folder, *folder.parents][:MAX_FOLDERS_ABOVE]:
         for path in sorted(above.glob(".env*")):
             with contextlib.suppress(OSError):
                 for name in pattern.findall(path.read_text("utf-8", "replace")):
@@ -186,10 +141,3 @@ class GatewayProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def wanted(command: Sequence[str], asked: bool | None, given: Mapping[str, str]) -> bool:
-    """Return whether a run starts a gateway: where `asked`, else for JavaScript, but not below another gateway."""
-    if given.get(VARIABLE):
-        return False
-    return is_for_node(command[0]) if asked is None else asked

@@ -12,26 +12,21 @@ the folder of its parent, in a separate file. The last of these processes remove
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
-import shlex
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tidegate.admission import process
 from tidegate.admission.hooks import REFUSED, SOCKET
-from tidegate.admission.redaction import clean, clean_arguments
+from tidegate.admission.redaction import clean
 from tidegate.launch import IMPORTED, UNGOVERNED
-from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.totals import Folder, KeyTotal, Totals, note_others
 from tidegate.shared_file import FileKind, UnreadableFile, close_and_find_held, lock, packed, unpacked
 from tidegate.transports.imports import SHARED, UNGOVERNABLE
@@ -79,7 +74,7 @@ def read_ungoverned(folder: Path, counts: Counter[str]) -> Ungoverned:
     return Ungoverned(hosts, others, reasons, found[SOCKET], imported, found[REFUSED])
 
 
-YOUNG = 60.0
+YOUNG_FOLDER_SECONDS = 60.0
 """Seconds in which a new folder may still be without a lock; younger folders are never removed. Chosen: far above the
 time between creating and locking a folder."""
 
@@ -120,7 +115,7 @@ def _sweep(parent: Path, now: float) -> None:
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             facts = folder.lstat()
-            if facts.st_uid == os.getuid() and facts.st_mtime < now - YOUNG:
+            if facts.st_uid == os.getuid() and facts.st_mtime < now - YOUNG_FOLDER_SECONDS:
                 _remove_free(str(folder))
 
 
@@ -143,7 +138,7 @@ PREFIX = "tidegate-run-"
 COMMAND = "command"
 """File in a run's folder with the identifier of its process, its command line and its beginning."""
 
-SHOWN_COMMAND = 200
+SHOWN_COMMAND_CHARACTERS = 200
 """Characters of a command line that are kept. Chosen: it tells runs apart."""
 
 
@@ -170,7 +165,7 @@ def write_command(folder: Path, command: str, *, forks: bool = False) -> None:
     known = {
         "pid": os.getpid(),
         "forks": forks,
-        "command": clean(command, SHOWN_COMMAND),
+        "command": clean(command, SHOWN_COMMAND_CHARACTERS),
         "began_at": time.monotonic(),
     }
     (folder / COMMAND).write_bytes(packed(FileKind.COMMAND, json.dumps(known).encode()))
@@ -217,45 +212,3 @@ def _live_run(folder: Path) -> ProgramRun | None:
             return None
         pid = min(totals.pids)
     return ProgramRun(pid, command, totals, max(0.0, elapsed))
-
-
-def typed(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the command as a user types it: an installed script, such as pytest, without interpreter and folder."""
-    interpreter, script = (Path(each) for each in (*arguments, "", "")[:2])
-    if script.is_absolute() and script.parent == interpreter.parent:
-        return [script.name, *arguments[2:]]
-    return arguments
-
-
-class ProcessStatus:
-    """Folder of this process, from the first key on; without one, where none can be created, nothing is counted."""
-
-    def __init__(self) -> None:
-        self._counters: CounterFile | None = None
-        self._tried = False
-        # At a fork the counters leave the rows of the parent before a registry clears its queues.
-        process.call_first(self._forked)
-
-    def on_new_queue(self, queue: Any) -> None:
-        if not self._tried:
-            self._tried = True
-            self._begin()
-        if self._counters is not None:
-            self._counters.track(queue)
-
-    def _begin(self) -> None:
-        try:
-            folder = RunFolder()
-            atexit.register(folder.release)
-            multiprocessing = sys.modules.get("multiprocessing.util")
-            if multiprocessing is not None:
-                # A worker of multiprocessing ends without `atexit`.
-                multiprocessing.Finalize(None, folder.release, exitpriority=0)
-            write_command(Path(folder.path), shlex.join(clean_arguments(typed(sys.orig_argv))), forks=True)
-        except OSError:
-            return
-        self._counters = CounterFile(folder.path)
-
-    def _forked(self) -> None:
-        if self._counters is not None:
-            self._counters.forked()

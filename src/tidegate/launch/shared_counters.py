@@ -18,21 +18,21 @@ from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
 from tidegate.core.held_time import BINDING, QUOTA, HeldTime
 from tidegate.core.limiter_state import KeyCounts
-from tidegate.core.provenance import Provenance, Source
+from tidegate.core.provenance import Provenance
 from tidegate.core.quota import KeyQuotas
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import day_reset, last_failure, latest_pause, paced_until, queue_forecast
 from tidegate.core.token_totals import FIELDS, TokenCounter
-from tidegate.core.values import REFUSED, Cause, Outcome, Usage, failure_reason, refusal_counter
+from tidegate.core.values import REFUSED, Cause, Outcome, Source, Usage, failure_reason, refusal_counter
 from tidegate.launch.counter_row import (
     BREAKER_STATES,
     CARRIERS,
     CAUSE_CODES,
     CONTINUOUS,
     DOUBLE_PLACES,
+    KEPT_QUOTAS,
     PLACES,
     QUOTA_PLACES,
-    QUOTAS,
     ROW_BYTES,
     SOURCE_CODES,
     TOKENS,
@@ -46,26 +46,27 @@ from tidegate.launch.counter_row import (
     write_cause,
 )
 
-QUOTAS_EVERY = 0.1
+QUOTAS_SECONDS = 0.1
 """Seconds after which a key's ample quotas are written again. Chosen: less than between two status lines."""
 
-OUTLOOK_EVERY = 0.5
-"""Seconds after which the forecast is written again: those of the status line (`cli.command_run.LOOK_EVERY`)."""
+OUTLOOK_SECONDS = 0.5
+"""Seconds after which the forecast is written again: those of the status line (`cli.command_run.LOOK_SECONDS`)."""
 
-NOTED_RISE = 1.25
+NOTED_RISE_FACTOR = 1.25
 """Factor above the last noted concurrency limit or pace from which on a rise is noted. Chosen: slow start, which raises
 the limit with each answer, fills some lines of the list and not all."""
 
-NOTED_CUT = 0.9
-"""Factor below it from which on a cut is noted: below the smallest cut (`core.concurrency_limit.REFUSED_CUT`)."""
+NOTED_CUT_FACTOR = 0.9
+"""Factor below it from which on a cut is noted: below the smallest cut
+(`core.concurrency_limit.REFUSED_CUT_FACTOR`)."""
 
-NOTED_LIMIT = 0.01
+NOTED_LIMIT_SHARE = 0.01
 """Least relative change of a quota's limit that is noted. Chosen: less than a pixel of the page's chart."""
 
-NOTED_COOLDOWN = 1.0
+NOTED_COOLDOWN_SECONDS = 1.0
 """Seconds by which a cooldown must grow to be noted again. Chosen: the refusals of one wave move its end by less."""
 
-EXPLAINS_FOR = 2.0
+EXPLAINED_SECONDS = 2.0
 """Seconds for which a refusal explains a cut. Chosen: the cut is found with the next ended attempt."""
 
 
@@ -165,7 +166,7 @@ class SharedKeyCounts(KeyCounts):
         self._take(row)
 
     def _begin_noting(self) -> None:
-        self._limits = [0.0] * QUOTAS
+        self._limits = [0.0] * KEPT_QUOTAS
         self._slots = 0
         self._pace = 0.0
         self._paused_until = float("-inf")
@@ -208,11 +209,11 @@ class SharedKeyCounts(KeyCounts):
         # A new quota is written at once: the program may make no call for a long time after this one.
         ample = quotas.ample and admission.ceiling is None
         if not ample or now >= self._quotas_at or len(quotas.counted) > len(self._numbers):
-            self._quotas_at = now + QUOTAS_EVERY
+            self._quotas_at = now + QUOTAS_SECONDS
             for each in admission.shown_quotas:
                 self._write_quotas(each)
         if now >= self._outlook_at:
-            self._outlook_at = now + OUTLOOK_EVERY
+            self._outlook_at = now + OUTLOOK_SECONDS
             self._look_ahead(now)
         elif admission.breaker.state is not CLOSED or self._breaker is not CLOSED:
             # Also without a waiting call: a runner asks before it gives a slot away, so that no call may wait here.
@@ -224,13 +225,13 @@ class SharedKeyCounts(KeyCounts):
         provenance = quotas.provenance
         for name, mirror in quotas.counted.items():
             number = self._numbers.setdefault(name, len(self._numbers))
-            if number >= QUOTAS:
+            if number >= KEPT_QUOTAS:
                 continue
             facts = (mirror.limit, provenance[name].reported_window, mirror.used, mirror.since, mirror.stood)
             at = quota_at(number)
             self._doubles[at : at + len(facts)] = array("d", facts)
             known = self._limits[number]
-            if abs(mirror.limit - known) > NOTED_LIMIT * known:
+            if abs(mirror.limit - known) > NOTED_LIMIT_SHARE * known:
                 self._limits[number] = mirror.limit
                 at_time, cause = self._queue.admission.used_at, self._recent_cause()
                 self._changes.add(at_time, "limit", known, mirror.limit, cause, provenance[name].origin, number)
@@ -250,8 +251,8 @@ class SharedKeyCounts(KeyCounts):
         """Write the seconds for which a gate held the first waiting call so far."""
         place = HELD_PLACES.get(gate)
         if place is None:
-            number = self._numbers.get(gate.removeprefix(QUOTA), QUOTAS)
-            if number >= QUOTAS:
+            number = self._numbers.get(gate.removeprefix(QUOTA), KEPT_QUOTAS)
+            if number >= KEPT_QUOTAS:
                 return
             place = quota_at(number) + _HELD
         self._doubles[place] = seconds
@@ -299,12 +300,12 @@ class SharedKeyCounts(KeyCounts):
             self.integers[PLACES[refusal_counter(fate, outcome)]] += 1
 
     def _recent_cause(self) -> Cause:
-        recent = self._queue.admission.used_at - self._cause_at <= EXPLAINS_FOR
+        recent = self._queue.admission.used_at - self._cause_at <= EXPLAINED_SECONDS
         return self._cause if recent else Cause.NONE
 
     def _note_slots(self, slots: int, now: float) -> None:
         known = self._slots
-        if known and NOTED_CUT * known < slots < NOTED_RISE * known:
+        if known and NOTED_CUT_FACTOR * known < slots < NOTED_RISE_FACTOR * known:
             return
         self._slots = slots
         if known:
@@ -326,7 +327,7 @@ class SharedKeyCounts(KeyCounts):
         known, self._paused_until = self._paused_until, pause.until
         if pause.until <= now:
             return
-        if pause.until <= known + NOTED_COOLDOWN and known > now:
+        if pause.until <= known + NOTED_COOLDOWN_SECONDS and known > now:
             # A wave of refusals moves the end a little each time: the line that is there says enough.
             self._paused_until = known
             return
@@ -363,12 +364,12 @@ class SharedKeyCounts(KeyCounts):
         seconds[SLOTS_ORIGIN], seconds[SLOTS_KNOWN_AT] = _known(provenance.limit)
         seconds[PACE_ORIGIN], seconds[PACE_KNOWN_AT] = _known(provenance.pace)
         pace = self._pace
-        if seen.pace != pace and not (pace and NOTED_CUT * pace < seen.pace < NOTED_RISE * pace):
+        if seen.pace != pace and not (pace and NOTED_CUT_FACTOR * pace < seen.pace < NOTED_RISE_FACTOR * pace):
             self._pace = seen.pace
             self._changes.add(now, "pace", pace, seen.pace, self._recent_cause(), provenance.pace.origin)
         known = {quota.name: quota for quota in seen.quotas}
         origins = admission.quotas.provenance
-        for name, number in list(self._numbers.items())[:QUOTAS]:
+        for name, number in list(self._numbers.items())[:KEPT_QUOTAS]:
             quota = known.get(name)
             facts = (0.0, CONTINUOUS, 0.0)  # a forgotten quota: it charges nothing
             if quota is not None:

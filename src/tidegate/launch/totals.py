@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from tidegate.core.held_time import LEAST_SHARE, binding_shares, binding_text, program_use
+from tidegate.core.held_time import LEAST_TOLD_SHARE, binding_shares, binding_text, program_use
 from tidegate.core.rejection import DAY
 from tidegate.core.token_totals import TokenTotals, token_facts
 from tidegate.core.wait_text import (
@@ -28,25 +27,25 @@ from tidegate.launch.counter_file import SUFFIX, FileCounts, pid_of, read
 from tidegate.launch.counter_row import KeyRow, QuotaRow
 from tidegate.shared_file import UnreadableFile
 
-ROOM = 2.0
+ROOM_CALLS = 2.0
 """Calls of each process that still fit while a shared quota is used up. Measured: two processes at 120 requests a
 minute leave 2.0 to 4.0 requests."""
 
 
-@dataclass(slots=True)
 class QuotaTotal:
     """One quota over all processes: `used` units from `since` to `until`; `stood` were left at `since`.
 
     Instants are monotonic seconds of this machine.
     """
 
-    name: str
-    limit: float
-    window: float
-    used: float
-    since: float
-    stood: float
-    until: float
+    __slots__ = ("limit", "name", "since", "stood", "until", "used", "window")
+
+    def __init__(
+        self, name: str, limit: float, window: float, used: float, since: float, stood: float, until: float
+    ) -> None:
+        self.name = name
+        self.limit, self.window, self.used = limit, window, used
+        self.since, self.stood, self.until = since, stood, until
 
     @property
     def share(self) -> float | None:
@@ -67,7 +66,6 @@ class QuotaTotal:
         return cls(row.name, row.limit, row.window, row.used, row.since, row.stood, until)
 
 
-@dataclass(slots=True)
 class KeyTotal:
     """One key over all processes; `in_flight`, `waiting` and `slots` count only processes that still run.
 
@@ -78,21 +76,17 @@ class KeyTotal:
     `others` are the rows of those members that belong to other runs of this machine; `note_others` fills them in.
     """
 
-    key: str
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(counter_row.SUMS, 0))
-    quotas: dict[str, QuotaTotal] = field(default_factory=dict)
-    in_flight: int = 0
-    waiting: int = 0
-    slots: int = 0
-    members: int = 1
-    most_members: int = 1
-    carrier: str = ""
-    cause: str = ""
-    elapsed: float = 0.0
-    latency: float = 0.0
-    held: Counter[str] = field(default_factory=Counter)
-    here: list[KeyRow] = field(default_factory=list)
-    others: list[KeyRow] = field(default_factory=list)
+    def __init__(self, key: str, in_flight: int = 0, waiting: int = 0, members: int = 1) -> None:
+        self.key = key
+        self.counts = dict.fromkeys(counter_row.SUMS, 0)
+        self.quotas: dict[str, QuotaTotal] = {}
+        self.in_flight, self.waiting, self.slots = in_flight, waiting, 0
+        self.members, self.most_members = members, 1
+        self.carrier = self.cause = ""
+        self.elapsed = self.latency = 0.0
+        self.held: Counter[str] = Counter()
+        self.here: list[KeyRow] = []
+        self.others: list[KeyRow] = []
 
     @property
     def unseen_members(self) -> int:
@@ -130,7 +124,7 @@ class KeyTotal:
         """Return the calls a second that the known quotas admit at the charge of the calls so far; 0: unknown."""
         answered = self.counts["answered"]
         # A quota that is hardly used binds nothing, and its window may be inferred wrongly.
-        used = [quota for quota in self.quotas.values() if (quota.share or 0.0) >= LEAST_SHARE]
+        used = [quota for quota in self.quotas.values() if (quota.share or 0.0) >= LEAST_TOLD_SHARE]
         return min((quota.limit / quota.window * answered / quota.used for quota in used), default=0.0)
 
     @property
@@ -175,7 +169,7 @@ class KeyTotal:
         if head.gate or self.members < 2:
             return head
         for quota in seen.quotas:
-            room = min(quota.limit, quota.amount * self.members * ROOM)
+            room = min(quota.limit, quota.amount * self.members * ROOM_CALLS)
             if quota.boundary_in is None and quota.level <= room and quota.amount * seen.waiting > room:
                 needed = min(quota.limit, quota.amount * self.members)
                 return HeadWait(f"quota {quota.name}", max(0.0, needed - quota.level) * quota.window / quota.limit)
@@ -235,7 +229,6 @@ class KeyTotal:
             self.slots = max(self.slots, slots) if self.members > 1 else self.slots + slots
 
 
-@dataclass(slots=True)
 class Totals:
     """All keys by name; `pythons` states whether any Python process with tidegate has started.
 
@@ -244,12 +237,19 @@ class Totals:
     the ungoverned calls by host.
     """
 
-    keys: dict[str, KeyTotal] = field(default_factory=dict)
-    pythons: bool = False
-    unreadable: dict[int, str] = field(default_factory=dict)
-    pids: set[int] = field(default_factory=set)
-    failures: Counter[str] = field(default_factory=Counter)
-    hosts: Counter[str] = field(default_factory=Counter)
+    def __init__(
+        self,
+        keys: dict[str, KeyTotal] | None = None,
+        pythons: bool = False,
+        unreadable: dict[int, str] | None = None,
+        failures: Counter[str] | None = None,
+    ) -> None:
+        self.keys = {} if keys is None else keys
+        self.pythons = pythons
+        self.unreadable = {} if unreadable is None else unreadable
+        self.pids: set[int] = set()
+        self.failures: Counter[str] = Counter() if failures is None else failures
+        self.hosts: Counter[str] = Counter()
 
     def add(self, pid: int, found: FileCounts) -> None:
         """Add the counts of a file of process `pid`."""
@@ -354,7 +354,8 @@ class Folder:
             elif not self._onlooker:
                 self._ended.add(pid, found)
                 path.unlink(missing_ok=True)
-        totals = replace(copy.deepcopy(self._ended), pythons=(self._path / "started").exists(), unreadable=unreadable)
+        totals = copy.deepcopy(self._ended)
+        totals.pythons, totals.unreadable = (self._path / "started").exists(), unreadable
         for pid, found in live:
             totals.add(pid, found)
         return totals

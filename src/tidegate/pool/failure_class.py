@@ -57,7 +57,7 @@ def classify(
 ) -> FailureClass:
     """Classify a call that raised `error`, or answered if that is None.
 
-    `outcome` belongs to its last governed attempt. `refused` is the refusal for lack of capacity that was handed back.
+    `outcome` belongs to its last governed attempt. `refused` is the refusal for lack of capacity that it got.
     `probe` means that this attempt probed a broken key, whose failure no item is responsible for.
     """
     last = outcome if outcome is not None else refused

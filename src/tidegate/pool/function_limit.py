@@ -4,13 +4,13 @@ Theory of operation. A function is *in a call* while one of its governed calls i
 Otherwise it is *at work*: before, between and after its calls. The keys bound the functions in calls, because the
 dispatcher starts a function only with a permit of the key that it asks first. This module bounds the others.
 
-*At work* at most `WorkMargin.allowed` functions may be at once. It starts at `FLOOR`. By Little's law, the functions at
-work divided by the seconds that each one works is the number that finish work per second. The margin doubles while
-twice as many at work finish more per second: then they mostly wait. Functions that compute share the processors, so
-twice as many take twice as long. The margin then goes back, and is tried again later.
+*At work* at most `WorkMargin.allowed` functions may be at once. It starts at `LEAST_FUNCTIONS`. By Little's law, the
+functions at work divided by the seconds that each one works is the number that finish work per second. The margin
+doubles while twice as many at work finish more per second: then they mostly wait. Functions that compute share the
+processors, so twice as many take twice as long. The margin then goes back, and is tried again later.
 
-*In all* at most `bound` functions may be in flight. It starts at `START` and doubles each time it is reached, as long
-as free memory and file descriptors carry more. Their rows are bounded in bytes, by a share of the free memory.
+*In all* at most `bound` functions may be in flight. It starts at `FIRST_FUNCTIONS` and doubles each time it is reached,
+as long as free memory and file descriptors carry more. Their rows are bounded in bytes, by a share of the free memory.
 
 A configured `max_concurrency` replaces the margin and the bound. A function that waits in a queue does not count there.
 """
@@ -24,16 +24,16 @@ from typing import Protocol
 
 from tidegate.admission.process import FreeResources, measure
 
-FLOOR = 20
+LEAST_FUNCTIONS = 20
 """Functions at work that are always allowed (Phoenix: 20), and rows that may be in flight however large they are."""
 
-START = 1000
+FIRST_FUNCTIONS = 1000
 """First bound of the functions in flight, and highest number at work (openai, anthropic: max_connections=1000)."""
 
 MAX_FUNCTIONS = 100_000
 """Highest bound of the functions in flight. Chosen: no machine carries more threads or connections."""
 
-MEASURE_EVERY = 1.0
+MEASURE_SECONDS = 1.0
 """Seconds between two measurements of free memory and descriptors, at least."""
 
 MIN_MEASURED_FUNCTIONS = 100
@@ -45,17 +45,17 @@ FIRST_CHARACTERS = 64 * 1024 * 1024
 MIN_CHARACTERS = 16 * 1024 * 1024
 """Characters of rows in flight that are always allowed."""
 
-ROW_COST = 16
+BYTES_PER_CHARACTER = 16
 """Bytes of free memory that each further character of a row in flight needs. A row of 1 MB takes some 6 bytes a
 character while it is sent: row, request, encoded body."""
 
-WORTH = 0.3
+WORTHWHILE_GAIN_SHARE = 0.3
 """Share of the due gain that a higher margin has to bring: twice as many at work must finish 1.3 times as many."""
 
-SATURATED = 0.8
+SATURATED_SHARE = 0.8
 """Share of the margin that must be at work when a function begins to work, for its time to count."""
 
-CHANGED = 2.0
+CHANGED_TIME_FACTOR = 2.0
 """Factor on the time at work at which a raised margin is given up: the functions do something else now."""
 
 FIRST_HOLD_SECONDS = 10.0
@@ -90,7 +90,7 @@ class WorkMargin:
     __slots__ = ("_at_work", "_before", "_count", "_hold", "_hold_until", "_known", "_seconds", "_since", "allowed")
 
     def __init__(self) -> None:
-        self.allowed = FLOOR
+        self.allowed = LEAST_FUNCTIONS
         self._since = self._hold_until = 0.0
         self._hold = FIRST_HOLD_SECONDS
         # Margin and functions finished per second before the present raise; None where none is on trial.
@@ -101,7 +101,7 @@ class WorkMargin:
 
     def worked(self, beside: int, since: float, now: float) -> bool:
         """Add a function that worked as the `beside`-th at once, if the margin was in use; return whether more may."""
-        if since < self._since or beside < SATURATED * self.allowed:
+        if since < self._since or beside < SATURATED_SHARE * self.allowed:
             return False
         self._count += 1
         self._at_work += beside
@@ -116,20 +116,20 @@ class WorkMargin:
         if before is not None:
             self._before = None
             margin, slower = before
-            if rate < slower * (1.0 + WORTH * (allowed / margin - 1.0)):
+            if rate < slower * (1.0 + WORTHWHILE_GAIN_SHARE * (allowed / margin - 1.0)):
                 self._set(margin, now)
                 self._hold_until = now + self._hold
                 self._hold = min(MAX_HOLD_SECONDS, 2.0 * self._hold)
                 return False
             self._hold, self._known = FIRST_HOLD_SECONDS, mean
-        elif self._known is not None and allowed > FLOOR and mean > CHANGED * self._known:
+        elif self._known is not None and allowed > LEAST_FUNCTIONS and mean > CHANGED_TIME_FACTOR * self._known:
             self._known = None
-            self._set(FLOOR, now)
+            self._set(LEAST_FUNCTIONS, now)
             return False
-        if now < self._hold_until or allowed >= START:
+        if now < self._hold_until or allowed >= FIRST_FUNCTIONS:
             return False
         self._before = (allowed, rate)
-        self._set(min(START, 2 * allowed), now)
+        self._set(min(FIRST_FUNCTIONS, 2 * allowed), now)
         return True
 
     def _set(self, allowed: int, now: float) -> None:
@@ -157,10 +157,10 @@ class FunctionLimit:
     ) -> None:
         self.configured = configured
         self.in_flight = self.lent = self.size = 0
-        self.bound, self.budget = START, FIRST_CHARACTERS
+        self.bound, self.budget = FIRST_FUNCTIONS, FIRST_CHARACTERS
         self.margin = WorkMargin()
         self.held_by: Hold | None = None
-        self._wanted = START
+        self._wanted = FIRST_FUNCTIONS
         self._scarce = Hold.MOST
         self._clock = clock
         self._wake = wake
@@ -224,7 +224,7 @@ class FunctionLimit:
             self._wake()
 
     def _holds(self) -> Hold | None:
-        if self.size >= self.budget and self.in_flight >= FLOOR:
+        if self.size >= self.budget and self.in_flight >= LEAST_FUNCTIONS:
             self._measure()
             if self.size >= self.budget:
                 return Hold.MEMORY
@@ -239,17 +239,17 @@ class FunctionLimit:
             return Hold.OWN_WORK if self._short else None
 
     def _measure(self) -> None:
-        """Set the bound and the budget by what the machine has free, at most once in `MEASURE_EVERY` seconds."""
+        """Set the bound and the budget by what the machine has free, at most once in `MEASURE_SECONDS` seconds."""
         now = self._clock()
-        if self._measured_at is not None and now < self._measured_at + MEASURE_EVERY:
+        if self._measured_at is not None and now < self._measured_at + MEASURE_SECONDS:
             return
         self._measured_at = now
         free = self._free()
         if free.memory is not None:
-            self.budget = max(MIN_CHARACTERS, self.size + free.memory // ROW_COST)
+            self.budget = max(MIN_CHARACTERS, self.size + free.memory // BYTES_PER_CHARACTER)
         more, scarce = free.calls
         if self.in_flight >= self._wanted and more is not None:
             self._wanted = min(MAX_FUNCTIONS, 2 * self._wanted)
         self.bound, self._scarce = self._wanted, Hold.MOST
         if more is not None and self.in_flight + more < self._wanted:
-            self.bound, self._scarce = max(FLOOR, self.in_flight + more), Hold(scarce)
+            self.bound, self._scarce = max(LEAST_FUNCTIONS, self.in_flight + more), Hold(scarce)

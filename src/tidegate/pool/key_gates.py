@@ -303,8 +303,8 @@ class CapacityDeadline:
     ) -> float | None:
         """Record a refusal for lack of capacity; return the seconds until the next attempt, None if it is overdue.
 
-        It waits behind its gate alone (0) where that knows of the refusal. A key knows of `refused`, which it handed
-        back for the given permit, and of a call that nothing answered.
+        It waits behind its gate alone (0) where that knows of the refusal. A key knows of `refused`, which the given
+        permit got, and of a call that nothing answered.
         """
         held = isinstance(gate, StageGate) or refused is not None or failure is UNHEARD
         if isinstance(gate, StageGate):

@@ -299,7 +299,7 @@ MODELSCOPE = replace(
 #
 # They speak OpenAI's and Anthropic's protocols. Moonshot names quota headers; the others announce nothing. Their 429
 # has many meanings, so the error's type or code decides. The quota of a subscription (5 hours, a week, a month) is not
-# a rate: such a refusal is handed back, as one for lack of money.
+# a rate: such a refusal ends the call, as one for lack of money.
 
 _READ = "read 2026-11-23"
 _403_429 = frozenset({403, 429})

@@ -20,10 +20,11 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+import tidegate.admission.log_redaction  # noqa: F401  # its filter precedes every record
 from tidegate.errors import ConfigurationError
 from tidegate.launch.runs import ProgramRun, live_runs
 from tidegate.server.access_policy import AccessPolicy
-from tidegate.server.limit_history import PERIOD, LimitHistory
+from tidegate.server.limit_history import SAMPLE_SECONDS, LimitHistory
 
 Work = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 """Context manager that is entered when the server begins, and left when it ends."""
@@ -62,7 +63,7 @@ def limits_routes(
                 await sample()
             except Exception as error:
                 logger.warning("runs not read: %s was raised; the page reads them again", type(error).__name__)
-            await asyncio.sleep(max(0.1, PERIOD - (monotonic() - began)))
+            await asyncio.sleep(max(0.1, SAMPLE_SECONDS - (monotonic() - began)))
 
     @contextlib.asynccontextmanager
     async def work() -> AsyncIterator[None]:

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
-from tidegate.core.provenance import STATED, Source
+from tidegate.core.provenance import STATED
 from tidegate.core.safe_text import printable
-from tidegate.core.values import INFINITY
+from tidegate.core.values import INFINITY, Source
 from tidegate.core.wait_text import CLOSED, wait_text
 from tidegate.launch.counter_row import BREAKER_STATES, CAUSES, FATES, GROUPS, KeyChange, KeyRow, source_of
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, facts_of
 
-DIGITS = 3
+SENT_DECIMALS = 3
 """Decimals of a number that is sent. Chosen: milliseconds."""
 
 PLAIN = ("key", "gate", "eta_without", "in_flight", "waiting", "members", "tokens")
@@ -36,7 +36,7 @@ def finite(value: float | None) -> float | None:
     """Return a number as it is sent: rounded, and None where it is none."""
     if value is None or not isfinite(value):
         return None
-    rounded = round(value, DIGITS)
+    rounded = round(value, SENT_DECIMALS)
     return int(rounded) if rounded == int(rounded) else rounded
 
 
@@ -136,28 +136,28 @@ def _quota_origin(rows: list[KeyRow], name: str, now: float) -> dict[str, Any]:
     return {"from": known_from(quota.origin, quota.known_at, now, quota.window), "window_from": window["badge"]}
 
 
-PERIOD = 1.0
+SAMPLE_SECONDS = 1.0
 """Seconds between two samples. Chosen: an eye follows it, and a sample of 20 runs takes some milliseconds."""
 
-SAMPLES = 600
+KEPT_SAMPLES = 600
 """Samples that are kept of each key. Chosen: ten minutes."""
 
-CHANGES = 200
+KEPT_CHANGES = 200
 """Changes that are kept of all keys together."""
 
-FORGOTTEN_AFTER = 60
+FORGOTTEN_SAMPLES = 60
 """Samples for which an ended run is still shown. Chosen: a minute, in which the user may look at the end of a run."""
 
-YOUNG = 2.0 * PERIOD
+YOUNG_PROGRAM_SECONDS = 2.0 * SAMPLE_SECONDS
 """Seconds a program has run for at most when all of its attempts belong to the first sample."""
 
-FINISHED = 100
+FINISHED_PROGRAMS = 100
 """Ended programs whose counts are kept. Chosen: the programs of a working day."""
 
 TOTALED = ("calls", "answered", "retried", "given_up")
 """Counts that are added up over all runs that the server has seen, ended ones included."""
 
-SAME_FOR = 5.0
+SAME_CHANGE_SECONDS = 5.0
 """Seconds within which the same change in several processes of a key is one. Chosen: processes that share a key learn
 of a change with their next step."""
 
@@ -209,10 +209,10 @@ class KeyHistory:
 
     key_id: int
     quotas: tuple[str, ...] = ()
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    sums: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
+    sums: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
     rings: frozenset[bytes] = frozenset()
-    noted: deque[KeyChange] = field(default_factory=lambda: deque(maxlen=CHANGES))
+    noted: deque[KeyChange] = field(default_factory=lambda: deque(maxlen=KEPT_CHANGES))
     attempts: int = 0
     refused: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class LimitHistory:
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
         self._runs: dict[tuple[int, str], RunHistory] = {}
-        self._changes: deque[ShownChange] = deque(maxlen=CHANGES)
+        self._changes: deque[ShownChange] = deque(maxlen=KEPT_CHANGES)
         self._totals = dict.fromkeys(TOTALED, 0)
         self._finished: dict[tuple[int, str], dict[str, Any]] = {}
         self._keys = self._noted = 0
@@ -263,7 +263,7 @@ class LimitHistory:
             else:
                 # A shorter run is another one: the system gave its process the same number.
                 run = self._runs[identity] = RunHistory(each.pid, printable(each.command))
-                watched = each.elapsed <= YOUNG
+                watched = each.elapsed <= YOUNG_PROGRAM_SECONDS
             run.unreadable, run.elapsed = each.unreadable, each.elapsed
             run.lost = each.totals.unreadable
             run.number, run.ended = self.number, False
@@ -274,7 +274,7 @@ class LimitHistory:
                     # A file with damaged numbers must not take the other programs from the page.
                     run.unreadable = f"its counts are damaged ({type(error).__name__})"
         self._note_ends()
-        ago = self.number - FORGOTTEN_AFTER
+        ago = self.number - FORGOTTEN_SAMPLES
         self._runs = {identity: run for identity, run in self._runs.items() if run.number > ago}
 
     def answer(self, since: int) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class LimitHistory:
             "sample": self.number,
             "since": first,
             "as_of": self.taken_at,
-            "period": PERIOD,
+            "period": SAMPLE_SECONDS,
             "totals": dict(self._totals),
             "runs": [self._shown(run, first) for run in runs],
             "finished": [*reversed(self._finished.values())],
@@ -301,7 +301,7 @@ class LimitHistory:
                 end = _end_of(run, self.taken_at)
                 if end["counts"]["calls"]:
                     self._finished[identity] = end
-        for identity in list(self._finished)[:-FINISHED]:
+        for identity in list(self._finished)[:-FINISHED_PROGRAMS]:
             del self._finished[identity]
 
     def _note(self, run: RunHistory, total: KeyTotal, now: float, watched: bool) -> None:
@@ -340,13 +340,13 @@ class LimitHistory:
         quota = total.quotas.get(name)
         if quota is None:
             return None
-        back = max(1, round(quota.window / PERIOD))
+        back = max(1, round(quota.window / SAMPLE_SECONDS))
         if back <= len(key.sums):
             used = quota.used - key.sums[-back].get(name, 0.0)
         elif now - quota.since <= quota.window:
             # Before its first reading, units were used that only the provider counted.
             used = quota.used + quota.limit - quota.stood
-        elif len(key.sums) >= run.elapsed / PERIOD:
+        elif len(key.sums) >= run.elapsed / SAMPLE_SECONDS:
             used = quota.used
         else:
             return None
@@ -444,4 +444,4 @@ def _in_use(used: float | None, quota: Mapping[str, Any] | None) -> float | None
 
 def _is_same(change: KeyChange, other: KeyChange) -> bool:
     """Return whether two records are of one change: read twice, or noted by several processes."""
-    return abs(change.at - other.at) <= SAME_FOR and change[2:] == other[2:]
+    return abs(change.at - other.at) <= SAME_CHANGE_SECONDS and change[2:] == other[2:]

@@ -66,12 +66,12 @@ FAMILY = Attribute("tidegate.key.family", "string", "the endpoint family whose l
 ORDINAL = Attribute(
     "tidegate.key.ordinal", "int", "which of the keys that agree in all the others; 2 for the second one"
 )
-OUTCOME = Attribute("tidegate.outcome", "string", "what the attempt came to (`Kind`)")
+OUTCOME = Attribute("tidegate.outcome", "string", "result of the attempt (`Kind`)")
 CAUSE = Attribute("tidegate.cause", "string", "why, where one outcome has several causes (`Cause`)")
 GATE = Attribute(
     "tidegate.gate", "string", "what was closed: `concurrency`, `pace`, `pause`, `breaker`, `quota …`, `backoff`"
 )
-ORIGIN = Attribute("tidegate.origin", "string", "what it was learnt from: `retry-after`, `refusals`")
+ORIGIN = Attribute("tidegate.origin", "string", "what showed it: `retry-after`, `refusals`")
 CHANGE = Attribute("tidegate.change", "string", "what changed about the key")
 QUOTA = Attribute("tidegate.quota.name", "string", "the quota, as its headers name it")
 QUOTA_UNIT = Attribute("tidegate.quota.unit", "string", "what the quota counts: `requests`, `tokens`, …")

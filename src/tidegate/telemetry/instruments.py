@@ -22,7 +22,7 @@ from tidegate.telemetry.signals import (
     LIMIT,
     OTHERS_LIMIT,
     OTHERS_REMAINING,
-    REAL_WAIT,
+    REAL_WAIT_SECONDS,
     REQUESTS_LIMIT,
     REQUESTS_REMAINING,
     SIGNALS,
@@ -164,7 +164,7 @@ def note(tracer: Tracer, event: events.Event, key: KeyAttributes) -> None:
             span.add_event(found.name, key.along(read(found.facts, event)))
         return
     lasting = found.lasting(event)
-    if lasting > REAL_WAIT and get_current_span().get_span_context().is_valid:
+    if lasting > REAL_WAIT_SECONDS and get_current_span().get_span_context().is_valid:
         now = time.time_ns()
         attributes = {
             name: value for name, value in key.along(read(found.facts, event)).items() if not name.startswith("gen_ai.")

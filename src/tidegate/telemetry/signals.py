@@ -19,18 +19,18 @@ from tidegate.telemetry import attributes as a
 Facts = tuple[tuple[a.Attribute, Callable[[Any], Any]], ...]
 """Attributes, each with the function that reads it from an event; a fact that is None or empty is omitted."""
 
-WAIT_BOUNDS = (0.0, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+WAIT_BOUNDS_SECONDS = (0.0, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """Bounds of the histogram of waits, in seconds. Chosen: none, the 10 ms of a real wait, the minute of most windows, the
 hour of `Settings.max_wait`."""
 
-ATTEMPT_BOUNDS = (*(0.01 * 2**doubling for doubling in range(14)), 163.84, 327.68, 655.36)
+ATTEMPT_BOUNDS_SECONDS = (*(0.01 * 2**doubling for doubling in range(14)), 163.84, 327.68, 655.36)
 """Bounds of the histogram of attempts, in seconds. Source: those of `gen_ai.client.inference.duration`, extended past
 the 600 s that SDKs wait for an answer."""
 
 TOKEN_BOUNDS = tuple(4.0**power for power in range(14))
 """Bounds of the histogram of tokens. Source: the GenAI conventions, which prescribe them."""
 
-REAL_WAIT = 0.01
+REAL_WAIT_SECONDS = 0.01
 """Seconds above which a wait becomes a span. Chosen: a call that passes at once also waits for its event loop."""
 
 
@@ -129,11 +129,11 @@ FAILED: Facts = (*ENDED[:-1], (a.ERROR, _gave_up_on), (a.GATE, attrgetter("gate"
 
 WAIT = Instrument(
     "tidegate.wait.duration", "histogram", "s", "time in the queue to an attempt or give-up, 0 if passed at once",
-    bounds=WAIT_BOUNDS,
+    bounds=WAIT_BOUNDS_SECONDS,
 )  # fmt: skip
 ATTEMPT = Instrument(
     "tidegate.attempt.duration", "histogram", "s", "time that an attempt held its slot, until the end of a stream",
-    bounds=ATTEMPT_BOUNDS,
+    bounds=ATTEMPT_BOUNDS_SECONDS,
 )  # fmt: skip
 TOKEN_USAGE = Instrument(
     "gen_ai.client.token.usage", "histogram", "{token}", "tokens of an answer, with `TIDEGATE_TELEMETRY=tokens`",
@@ -151,7 +151,7 @@ ETA = Instrument(
     "tidegate.queue.eta",
     "gauge",
     "s",
-    "until the last call in the queue is let through, where that is known",
+    "until the last call in the queue is admitted, where that is known",
 )
 REQUESTS_LIMIT = Instrument(
     "tidegate.quota.requests.limit", "gauge", "{request}", "requests that the quota allows in a window", (a.QUOTA,)

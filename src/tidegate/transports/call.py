@@ -305,7 +305,7 @@ class HttpCall(GovernedCall, ABC):
                     return failure._replace(status=status)
             outcome = self.judge(status, self.pairs(response), None) if permit.informs else success_outcome(status)
             if body is not None and not self.stream and body[-1:] not in _ENDS and _is_unreadable(self, response, body):
-                # It is handed back as it is, and is no answer in any count.
+                # The program gets it as it is; no count has it as an answer.
                 return outcome._replace(kind=Kind.TRANSIENT, row=UNREADABLE)
             if body is not None:
                 return self.answered(permit, outcome, body)

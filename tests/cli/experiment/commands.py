@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.cli.running import TIDEGATE, environ
 from tests.warm import WarmProcess, warm_python
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 
 DOUBLES = """
 import asyncio

@@ -58,8 +58,8 @@ def many(one: Place) -> Place:
 
 @pytest.mark.parametrize("form", some(["parquet"], ["jsonl", "csv"]))
 def test_an_export_holds_some_pages_and_no_more(many: Place, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.experiments.storage.export_formats.ROWS", PAGE)
-    monkeypatch.setattr("tidegate.experiments.storage.export_formats.PAGE", PAGE)
+    monkeypatch.setattr("tidegate.experiments.storage.export_formats.GROUP_ROWS", PAGE)
+    monkeypatch.setattr("tidegate.experiments.storage.export_formats.PAGE_RUNS", PAGE)
     # What is loaded once is not of the export.
     assert many.run("export", "one", "--format", form, "--output", "first").code == 0
     # Python's own threshold: the tests collect garbage less often, and it counts here.

@@ -24,7 +24,7 @@ import json, os, sys
 sys.path.insert(0, sys.argv[1])
 os.chdir(sys.argv[2])
 from typer.testing import CliRunner
-from tidegate.cli.main import app
+from tidegate.cli.commands import app
 warm, read, *commands = sys.argv[3:]
 def done(command, db):
     result = CliRunner().invoke(app, ["experiment", *command.split(), "--db", db])

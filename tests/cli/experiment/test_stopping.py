@@ -77,6 +77,7 @@ def test_an_interrupt_lets_finish_what_is_under_way_and_stops(place: Place) -> N
     assert (told["status"], told["runs"]["error"]) == ("STOPPED", 0)
     assert told["runs"]["ok"] >= 20, "what was under way was not kept"
     assert told["untried"] > 0
+    assert f"process {process.program} on " in str(told["stopped_by"])
 
 
 def test_a_second_interrupt_cancels_what_is_under_way(place: Place) -> None:
@@ -146,13 +147,6 @@ def test_whatever_ended_the_process_a_resume_goes_on_at_once(place: Place, numbe
     assert "is run by" not in done.err
 
 
-def test_a_stop_from_elsewhere_ends_the_run_and_a_second_one_says_that_it_is_so(place: Place) -> None:
-    place.doubles(4)
-    assert place.run("run", "my_eval.py").code == 0
-    said = place.run("stop", "doubles")
-    assert (said.code, said.out) == (0, "doubles does not run: its state is COMPLETED\n")
-
-
 def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Place) -> None:
     place.doubles(MANY, seconds=0.2)
     with place.started("run", "my_eval.py", **constants.environ(HEARTBEAT_SECONDS=0.2)) as process:
@@ -184,24 +178,6 @@ def test_a_run_that_waits_for_another_ends_when_a_user_stops_that(place: Place) 
     assert "doubles not started: it was stopped by " in err
     assert f"process {os.getpid()} on " in err
     assert out.splitlines()[0].startswith("doubles: STOPPED: ")
-
-
-def test_a_run_that_waits_for_another_ends_with_it(place: Place) -> None:
-    place.doubles(8, seconds=0.2)
-    with place.started("run", "my_eval.py") as process:
-        underway(place, process)
-        done = place.process("run", "my_eval.py")
-        assert ended(process)[0] == 0
-    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 8 rows × 2, 16 answered")
-
-
-def test_a_run_that_was_interrupted_is_shown_as_stopped_by_its_user(place: Place) -> None:
-    place.doubles(MANY, seconds=0.2)
-    with place.started("run", "my_eval.py") as process:
-        underway(place, process)
-        process.send_signal(signal.SIGINT)
-        assert ended(process)[0] == 5
-        assert f"process {process.program} on " in str(place.shown()["stopped_by"])
 
 
 def changed(place: Place, **changes: str) -> None:
@@ -263,13 +239,6 @@ def test_a_stop_says_once_that_it_waits_and_names_the_state_at_its_end(
     done = place.run("stop", "doubles")
     assert (done.code, done.out) == (0, "doubles does not run: its state is COMPLETED\n")
     assert (len(waits), done.err.count("a moment ago")) == (3, 1)
-
-
-def test_runs_that_follow_one_another_ask_for_no_cool_down(place: Place) -> None:
-    place.doubles(2)
-    for _ in range(4):
-        done = place.run("run", "my_eval.py")
-        assert (done.code, "a moment ago" in done.err) == (0, False)
 
 
 def test_what_another_process_runs_is_left_to_it(place: Place) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests import constants
 from tests.cli.experiment.commands import Place
 from tests.cli.running import TIDEGATE, environ
 from tests.cli.terminal import Terminal
@@ -177,7 +178,7 @@ def test_no_color_means_no_color(start: Start, provider: Simulator) -> None:
 
 
 def test_a_dumb_terminal_gets_plain_lines(start: Start, provider: Simulator) -> None:
-    terminal = start(ASKING.format(url=provider.openai_url), TERM="dumb")
+    terminal = start(ASKING.format(url=provider.openai_url), TERM="dumb", **constants.environ(LINE_SECONDS=0.2))
     terminal.until(seen(r"^asked: \d+/200 tasks, \d+/200 evaluations, ETA 0:\d\d"))
     terminal.type(b"\x03")
     assert terminal.to_the_end() == 5

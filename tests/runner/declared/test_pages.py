@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from tidegate import errors, experiments
-from tidegate.experiments import Experiment
-from tidegate.experiments.declared import from_file
 from tidegate.experiments.declared.schema import Document, declared
 
 ROOT = Path(__file__).parents[3]
@@ -22,24 +20,11 @@ def block(language: str) -> str:
     return found[1]
 
 
-def test_the_yaml_of_the_page_is_an_experiment() -> None:
-    read = declared(Document("experiment.yaml", block("yaml")))
-    assert read.credentials == ("OPENAI_API_KEY", "JUDGE_KEY")
-    assert [judge.parse for judge in read.evaluators] == ["label"]
-
-
 def test_the_complaint_of_the_page_is_the_real_one() -> None:
     wrong = block("yaml").replace("labels: {right: 1, wrong: 0}", "labels: [yes, no]")
     with pytest.raises(ValueError, match="is not usable") as raised:
         declared(Document("experiment.yaml", wrong))
     assert f"    tidegate: {raised.value}\n" in PAGE
-
-
-def test_the_code_of_the_page_is_an_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "any")
-    names: dict[str, object] = {}
-    exec(block("python"), names)
-    assert isinstance(names["experiment"], Experiment)
 
 
 def test_the_names_in_the_prose_of_the_page_can_be_imported() -> None:
@@ -50,7 +35,3 @@ def test_the_names_in_the_prose_of_the_page_can_be_imported() -> None:
         whose, _, member = name.partition(".")
         found = getattr(experiments, whose, None) or getattr(errors, whose)
         assert not member or member in found.__members__
-
-
-def test_the_yaml_of_the_examples_is_an_experiment() -> None:
-    assert from_file(ROOT / "examples/experiments/capitals.yaml").name == "capitals-declared"

@@ -19,7 +19,7 @@ from rich.text import Text
 from tidegate import providers
 from tidegate.admission.accounts import account_of, shared_by
 from tidegate.core.backoff import MAX_PAUSE_SECONDS
-from tidegate.core.feedback import ABSURD_HINT
+from tidegate.core.feedback import ABSURD_HINT_SECONDS
 from tidegate.core.safe_text import json_line, masked, printable
 from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
 from tidegate.core.wait_text import duration
@@ -151,7 +151,7 @@ def _will(outcome: Outcome, settings: Settings, returns_on: str) -> str:
         return f"return the refusal: the provider names {returns_on} as its end"
     if outcome.kind not in CAPACITY:
         return RETURNED[outcome.kind]
-    if wait is None or wait >= ABSURD_HINT:
+    if wait is None or wait >= ABSURD_HINT_SECONDS:
         return "wait for the quotas of the key, or for a growing backoff, then retry"
     if wait > MAX_PAUSE_SECONDS:
         longest = duration(MAX_PAUSE_SECONDS)

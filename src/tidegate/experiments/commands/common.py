@@ -27,7 +27,7 @@ from tidegate.experiments.engine.progress import Summary
 from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, replica_name, replica_tag
 from tidegate.experiments.engine.run_state import limit_reached
 from tidegate.experiments.storage import ExperimentRow, Failure, ResultStatus, Status, Store
-from tidegate.experiments.storage.claims import COOL_DOWN
+from tidegate.experiments.storage.claims import COOLDOWN_SECONDS
 from tidegate.experiments.storage.database import has_secret, parsed
 
 
@@ -122,9 +122,9 @@ async def found(store: Store, name: str) -> ExperimentRow:
 
 T = TypeVar("T")
 
-AGAIN = 0.5
+RETRY_SECONDS = 0.5
 """Seconds between two attempts while a cooldown lasts. Chosen: ten attempts in the cooldown of
-`experiments.storage.claims.COOL_DOWN`."""
+`experiments.storage.claims.COOLDOWN_SECONDS`."""
 
 
 async def after_cooldown(toggle: Callable[[], Awaitable[T]], say: Callable[[str], None], notice: str) -> T:
@@ -133,7 +133,7 @@ async def after_cooldown(toggle: Callable[[], Awaitable[T]], say: Callable[[str]
     Report a wait once: call `say` with `notice` and the longest wait. Raise `CoolingDown` a second after the
     cooldown should have ended: toggles of other users restart it.
     """
-    patience, reported = COOL_DOWN + 1.0, False
+    patience, reported = COOLDOWN_SECONDS + 1.0, False
     while True:
         try:
             return await toggle()
@@ -141,10 +141,10 @@ async def after_cooldown(toggle: Callable[[], Awaitable[T]], say: Callable[[str]
             if patience <= 0.0:
                 raise
             if not reported:
-                say(f"{notice} within {COOL_DOWN:.0f} s")
+                say(f"{notice} within {COOLDOWN_SECONDS:.0f} s")
                 reported = True
-        await sleep(AGAIN)
-        patience -= AGAIN
+        await sleep(RETRY_SECONDS)
+        patience -= RETRY_SECONDS
 
 
 def command(verb: str, name: str, url: str, *more: str) -> str:

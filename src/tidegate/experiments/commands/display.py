@@ -159,7 +159,7 @@ def bad(number: int) -> str:
 
 NOTHING = "–"
 
-LARGE = 1e9
+LARGE_MEAN = 1e9
 """Mean from which its digits are counted by a power of ten. Chosen: no usual score is near it."""
 
 LABEL_CHARACTERS = 60
@@ -237,7 +237,9 @@ def bounds(snapshot: RegistrySnapshot) -> Iterator[str]:
 def _scores(scores: Sequence[Score]) -> Table:
     made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
     for each in scores:
-        mean = NOTHING if each.mean is None else f"{each.mean:.3f}" if abs(each.mean) < LARGE else f"{each.mean:.3e}"
+        mean = (
+            NOTHING if each.mean is None else f"{each.mean:.3f}" if abs(each.mean) < LARGE_MEAN else f"{each.mean:.3e}"
+        )
         # Labels and values without a score have no mean, and yet are counted.
         number = each.scored or each.ok
         labels = _labels(each) or ("" if number or each.failed else "no values yet")
@@ -265,10 +267,10 @@ def _labels(score: Score) -> str:
     return ", ".join(shown + (["…"] if len(most) > MAX_SHOWN_LABELS else []))
 
 
-LOOK_EVERY = 0.25
+LOOK_SECONDS = 0.25
 """Seconds between two updates of the display. Chosen: a person sees changes as they happen."""
 
-LINE_EVERY = 10.0
+LINE_SECONDS = 10.0
 """Seconds between two lines without a terminal. Precedent: the order of pip and docker, which a log can hold."""
 
 MIN_SHOWN_WAIT_SECONDS = 0.05
@@ -279,12 +281,13 @@ MAX_SHOWN_WAITS = 6
 table of stages."""
 
 
-BAR, LEAST_BAR, BESIDE = 30, 8, 44
-"""Columns of a progress bar: `BAR` is the longest one, `LEAST_BAR` the shortest one, and `BESIDE` is kept for the text
-beside it. Chosen: `BAR`, `BESIDE` and `ECHOED` fit in 80 columns."""
+BAR_COLUMNS, LEAST_BAR_COLUMNS, BESIDE_COLUMNS = 30, 8, 44
+"""Columns of a progress bar: `BAR_COLUMNS` is the longest one, `LEAST_BAR_COLUMNS` the shortest one, and
+`BESIDE_COLUMNS` is kept for the text beside it. Chosen: `BAR_COLUMNS`, `BESIDE_COLUMNS` and `ECHO_COLUMNS` fit in 80
+columns."""
 
 
-ECHOED = 4
+ECHO_COLUMNS = 4
 """Columns that stay free. Derived from the echo of one or two Ctrl-C (`^C` each), which must start no new row under the
 picture."""
 
@@ -357,17 +360,17 @@ class ProgressBoard(NamedTuple):
     ending: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = max(1, options.max_width - ECHOED)
+        width = max(1, options.max_width - ECHO_COLUMNS)
         head = Text(self.name, style="bold", overflow="fold")
         yield Constrain(head.append(f"  {self.note}", style="yellow") if self.note else head, width)
-        yield Constrain(self._table(width - BESIDE), width)
+        yield Constrain(self._table(width - BESIDE_COLUMNS), width)
         if self.tally.spent:
             yield Constrain(Text(f"spent  {self.tally.spent}", style="dim", no_wrap=True, overflow="ellipsis"), width)
         for each in self.waiting:
             yield Constrain(Text(f"waiting  {each}", style="dim", no_wrap=True, overflow="ellipsis"), width)
 
     def _table(self, room: int) -> Table:
-        tally, bars = self.tally, room >= LEAST_BAR
+        tally, bars = self.tally, room >= LEAST_BAR_COLUMNS
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         # Counts of tasks and evaluations together are shown once, in the row of the tasks.
         more = {"failed": bad(tally.failed), "parked": str(tally.parked), "ETA": self._eta}
@@ -376,7 +379,7 @@ class ProgressBoard(NamedTuple):
         for column in ("", *([""] if bars else []), "", *more):
             table.add_column(column, justify="right" if column else "left", no_wrap=True)
         for name, pace in (("tasks", tally.tasks), ("evaluations", tally.evals))[: 2 if tally.evaluators else 1]:
-            bar = [_bar(pace, min(room, BAR))] if bars else []
+            bar = [_bar(pace, min(room, BAR_COLUMNS))] if bars else []
             table.add_row(name, *bar, _part(pace), *(more.values() if pace is tally.tasks else ()))
         return table
 
@@ -443,7 +446,7 @@ class Display:
         if self._line_at is None:
             # A run that ends before the first line is due prints none.
             self._line_at = now
-        if now - self._line_at >= LINE_EVERY:
+        if now - self._line_at >= LINE_SECONDS:
             self._line_at = now
             self.say(line(self._name, tally, waiting, self.note))
 

@@ -20,7 +20,16 @@ from typing import IO, Any
 from tidegate.errors import ConfigurationError, StoreError
 from tidegate.experiments.commands.common import existing, found
 from tidegate.experiments.storage import Store, StoredRun
-from tidegate.experiments.storage.export_formats import FORMATS, ROWS, Csv, Jsonl, Parquet, harmless, layout_of, pages
+from tidegate.experiments.storage.export_formats import (
+    FORMATS,
+    GROUP_ROWS,
+    Csv,
+    Jsonl,
+    Parquet,
+    harmless,
+    layout_of,
+    pages,
+)
 from tidegate.experiments.storage.records import AttemptCursor
 
 
@@ -90,7 +99,7 @@ async def _write_attempts(name: str, url: str, form: str, output: Path | None) -
 
 async def _attempts(store: Store, number: int) -> AsyncIterator[Mapping[str, Any]]:
     after: AttemptCursor | None = None
-    while page := await store.reports.attempts(number, after=after, limit=ROWS):
+    while page := await store.reports.attempts(number, after=after, limit=GROUP_ROWS):
         for each in page:
             yield each
         after = tuple(page[-1][column] for column in ATTEMPT[:5])

@@ -15,10 +15,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.common import DATABASE, UNUSABLE, CommandGroup, Db, stop
+from tidegate.cli.common import DATABASE, CommandGroup, Db, stop
+from tidegate.cli.run_request import UNUSABLE_CODE
 from tidegate.errors import CannotLoad, ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
-MAX_DIFFERENT = 100
+MAX_DIFFERENT_ROWS = 100
 """Most rows of one output that `compare` lists."""
 
 Slots = Annotated[
@@ -90,7 +91,7 @@ def run(
     given = given_settings(max_concurrency, budget_usd, budget_tokens)
     if join:
         if limit is not None or fresh or spread or budget_usd is not None or budget_tokens is not None:
-            raise stop("--join not usable: the process that runs the experiment has its other options", UNUSABLE)
+            raise stop("--join not usable: the process that runs the experiment has its other options", UNUSABLE_CODE)
         raise typer.Exit(join_named(source, db, given))
     raise typer.Exit(run_source(source, db, given, limit, fresh=fresh, spread=spread))
 
@@ -167,7 +168,7 @@ def compare(
         float, typer.Option("--confidence", help="Probability with which an interval holds the true value.")
     ] = 0.95,
     rows: Annotated[
-        int, typer.Option("--rows", min=0, max=MAX_DIFFERENT, help="List this many of the most different rows.")
+        int, typer.Option("--rows", min=0, max=MAX_DIFFERENT_ROWS, help="List this many of the most different rows.")
     ] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -215,7 +216,7 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*positional, **named)
         except (UnknownExperiment, ConfigurationError) as error:
-            raise stop(str(error), UNUSABLE) from None
+            raise stop(str(error), UNUSABLE_CODE) from None
         except CannotLoad as error:
             from tidegate.experiments.commands.common import Code
 

@@ -18,9 +18,9 @@ from tidegate import providers
 from tidegate.admission.accounts import account_of, shared_by
 from tidegate.admission.saved_state import MAX_AGE, LearnedState
 from tidegate.cli.common import stop
-from tidegate.core.cost_estimator import OUTPUT_PRIOR, CostEstimator
+from tidegate.core.cost_estimator import FIRST_OUTPUT_TOKENS, CostEstimator
 from tidegate.core.saved_state import SavedKey
-from tidegate.core.token_totals import NANO, TokenTotals, dollars
+from tidegate.core.token_totals import DOLLARS_PER_UNIT, TokenTotals, dollars
 from tidegate.core.values import Key, RequestFacts, Usage
 from tidegate.core.wait_text import amount, clock, counted, duration
 from tidegate.errors import CannotLoad
@@ -52,13 +52,13 @@ SAMPLE_ROWS = 1_000
 """First rows whose requests are estimated, and last results whose tokens are read. Derived: the mean of 1,000 amounts
 that vary by 100 % is right within 6 %; they take less than a second."""
 
-CLAIMS = 64
+READ_CLAIMS = 64
 """Last claims of a database whose learned limits are read. Chosen: more than run between two plans."""
 
-CORRECTED_AFTER = 50
+CORRECTED_AFTER_ROWS = 50
 """Rows of a run after which its plan is corrected. Chosen: by then the limits of its keys are known."""
 
-SHORT = 10.0
+SHORT_REST_SECONDS = 10.0
 """Seconds of a rest that needs no correction. Chosen: the run is over soon after the line is read."""
 
 NO_LIMITS = KeyLimits()
@@ -225,7 +225,7 @@ async def planned(experiment: Experiment, store: Store | None, at_once: int | No
             stages.append(_of_function(name, items, stored, asks=bool(stored) or not judged.get(ResultStatus.OK)))
             continue
         answer = stages[TASK].tokens if index else None
-        written = OUTPUT_PRIOR if answer is None else answer[1].middle
+        written = FIRST_OUTPUT_TOKENS if answer is None else answer[1].middle
         bodies = [each.body for each in sample if each.invalid is None]
         requests, why = await _requests(experiment, index, bodies, written)
         stages.append(_of_requests(name, items, requests, stored, known, experiment.batch and index == TASK, why))
@@ -238,7 +238,7 @@ async def _states(store: Store | None) -> list[LearnedState]:
     """Return the saved limits of earlier runs: of the environment, and of the last claims in the database."""
     given = tidegate.registry().settings.initial_state
     found = [given.of_providers({each.provider for each in given.keys})] if given is not None else []
-    for stored in await store.reports.learned_limits(CLAIMS) if store is not None else ():
+    for stored in await store.reports.learned_limits(READ_CLAIMS) if store is not None else ():
         try:
             found.append(LearnedState.of(stored))
         except ValueError:
@@ -294,7 +294,7 @@ def _measured(spent: Sequence[TokenTotals], items: int | None) -> tuple[Range, R
 def _paid(spent: Sequence[TokenTotals], items: int | None) -> Range | None:
     if any(each.priced < each.metered for each in spent):
         return None
-    return likely_mean([each.nanodollars * NANO for each in spent], len(spent) + (items or len(spent)))
+    return likely_mean([each.nanodollars * DOLLARS_PER_UNIT for each in spent], len(spent) + (items or len(spent)))
 
 
 def _of_requests(
@@ -324,7 +324,7 @@ def _of_requests(
     usages = [Usage(round(into), round(out)) for into, out in zip(*tokens, strict=True)]
     usd = _paid(spent, items) if spent else None
     if usd is None and price is not None:
-        usd = Range(*(price.nanodollars(each, batch) * NANO for each in usages))
+        usd = Range(*(price.nanodollars(each, batch) * DOLLARS_PER_UNIT for each in usages))
     guessed = measured is None and ESTIMATE not in saved.gates
     return StagePlan(name, items, key, limits, max(age, account_age), tokens, usd, calls, guessed=guessed)
 
@@ -359,7 +359,8 @@ def _time(stages: Sequence[StagePlan], at_once: int | None) -> tuple[TimeForecas
 
 
 class Correction:
-    """The one line that corrects a plan, once `CORRECTED_AFTER` rows are done and the limits of the keys are known."""
+    """The one line that corrects a plan, once `CORRECTED_AFTER_ROWS` rows are done and the limits of the keys are
+    known."""
 
     def __init__(self) -> None:
         self._earlier: int | None = None
@@ -371,7 +372,7 @@ class Correction:
         if self._earlier is None and tasks.total:
             self._earlier = tasks.finished
         done = tasks.finished - (self._earlier or 0)
-        if self._is_told or done < CORRECTED_AFTER or seen.rest is None or seen.rest < SHORT:
+        if self._is_told or done < CORRECTED_AFTER_ROWS or seen.rest is None or seen.rest < SHORT_REST_SECONDS:
             return ""
         self._is_told = True
         bound = f", bound by {seen.bound_by}" if seen.bound_by else ""

@@ -42,7 +42,7 @@ from tidegate.experiments.commands.common import (
     published,
     row_of,
 )
-from tidegate.experiments.commands.display import LOOK_EVERY, Display, ShownCounts, printer, spent_text, waits
+from tidegate.experiments.commands.display import LOOK_SECONDS, Display, ShownCounts, printer, spent_text, waits
 from tidegate.experiments.commands.plan import Correction, first_lines
 from tidegate.experiments.engine.budget import budget_options
 from tidegate.experiments.engine.experiment import advice, changed_parts
@@ -99,7 +99,7 @@ async def notices(runner: ExperimentRunner, experiment: Experiment, *, resumed: 
 TERMINATING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that end the process and keep the claim."""
 
-KILL_COUNT = 3
+KILLING_INTERRUPTS = 3
 """Number of the Ctrl-C that ends the process, whatever it does. Chosen: the earlier ones stop the run in order, and a
 repeated one may be an accident."""
 
@@ -129,7 +129,7 @@ def signal_handlers(on_interrupt: Callable[[], None], on_termination: Callable[[
 
 def _kill_at_last(counted: Iterator[int], number: int, frame: FrameType | None) -> None:
     """Count the calls of a signal handler, and end the process at the last one."""
-    if next(counted) < KILL_COUNT:
+    if next(counted) < KILLING_INTERRUPTS:
         return
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if sys.stderr.isatty():
@@ -138,7 +138,7 @@ def _kill_at_last(counted: Iterator[int], number: int, frame: FrameType | None) 
     os.kill(os.getpid(), signal.SIGINT)
 
 
-LATE_WRITES = 500
+LATE_RESULTS = 500
 """Unwritten results at which the display reports a slow or missing database. Derived from `results.UNWRITTEN_RESULTS`:
 half of it."""
 
@@ -315,7 +315,7 @@ class ExperimentCommand:
             waiting = asyncio.ensure_future(runner.wait(self._number))
             while not (self._shutdown or waiting).done():
                 self._look()
-                await asyncio.wait({self._shutdown or waiting}, timeout=LOOK_EVERY)
+                await asyncio.wait({self._shutdown or waiting}, timeout=LOOK_SECONDS)
             if self._shutdown is not None:
                 await asyncio.gather(self._shutdown, waiting, return_exceptions=True)
                 self._display.say(self._terminated_text())
@@ -341,7 +341,7 @@ class ExperimentCommand:
         self._tally.spent = spent_text(seen.tokens, seen.budget)
         if line := self._correction.line(seen):
             self._display.say(line)
-        if seen.unwritten > LATE_WRITES:
+        if seen.unwritten > LATE_RESULTS:
             self._display.note = f"{seen.unwritten} results wait for the database"
         elif not self._interrupts and self._shutdown is None:
             batched = seen.stages[TASK].under_way if self._experiment.batch else 0

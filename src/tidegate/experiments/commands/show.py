@@ -54,11 +54,11 @@ NOT_SHOWN = frozenset({"type", "id", "stats", "answered_by", "warnings"})
 """Details of a log line that are shown in another form; an older line of an end has the last two."""
 
 
-NARROW = 60
+NARROW_COLUMNS = 60
 """Columns of a terminal below which the list counts failed and parked items beside the reason. Chosen: a name of 15
 characters has room."""
 
-WIDE = 100
+WIDE_COLUMNS = 100
 """Columns of a terminal from which the list has one for the reason. Derived: the others take about 65 with a name of 15
 characters."""
 
@@ -193,7 +193,7 @@ async def listed(url: str, as_json: bool) -> None:
     elif rows:
         reasons = [_why(row, replicas[row.id], batches.get(row.id, {})) for row in rows]
         console = printer()
-        wide, narrow = console.width >= WIDE, console.width < NARROW
+        wide, narrow = console.width >= WIDE_COLUMNS, console.width < NARROW_COLUMNS
         if narrow:
             reasons = [_with_failures(tallies[row.id], reason) for row, reason in zip(rows, reasons, strict=True)]
         console.print(_table(rows, tallies, spent, reasons if wide else None, narrow=narrow))

@@ -21,13 +21,13 @@ from tidegate.core.events import AttemptEnded
 from tidegate.core.token_totals import TokenCounter, TokenTotals, totals_of
 from tidegate.core.values import OK, Key, Kind, NextStep
 from tidegate.experiments.engine.job import Job
-from tidegate.experiments.engine.progress import CLASSES, RunStats
+from tidegate.experiments.engine.progress import CLASSES_PER_E, RunStats
 from tidegate.experiments.storage import AttemptRecord, ItemUsage, ResultStatus
 from tidegate.pool.failure_class import FailureClass
 
 AuditMode: TypeAlias = Literal["off", "refusals", "all"]
 
-MIN_LATENCY = 1e-6
+MIN_LATENCY_SECONDS = 1e-6
 """Seconds of the shortest latency that is told apart. Chosen: no attempt takes less."""
 
 NEXT = {NextStep.ANSWERED: AttemptStatus.SUCCESS, NextStep.CAPACITY: AttemptStatus.CAPACITY_RETRY}
@@ -138,7 +138,7 @@ class RunAudit:
     def _count(self, kind: Kind, status: AttemptStatus, seconds: float) -> None:
         self._calls += 1
         if kind is OK:
-            number = round(log(seconds if seconds > MIN_LATENCY else MIN_LATENCY) * CLASSES)
+            number = round(log(seconds if seconds > MIN_LATENCY_SECONDS else MIN_LATENCY_SECONDS) * CLASSES_PER_E)
             self._latencies[number] = self._latencies.get(number, 0) + 1
         elif status is AttemptStatus.CAPACITY_RETRY:
             self._capacity_retries += 1

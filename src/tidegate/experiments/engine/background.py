@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import tidegate.admission.log_redaction  # noqa: F401  # its filter precedes every record
 from tidegate.admission.redaction import clean
 from tidegate.core.backoff import half_jitter_of
 from tidegate.core.safe_text import printable
@@ -97,9 +98,9 @@ async def stop_within(patience: float, work: Awaitable[object], what: str) -> No
 
 T = TypeVar("T")
 
-BASE, CAP = 0.1, 5.0
-"""Seconds between two tries: `BASE` and `CAP` of a doubling backoff. Chosen: 5 s is soon enough after a database
-restart."""
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
+"""Seconds between two tries: `FIRST_RETRY_SECONDS` and `MAX_RETRY_SECONDS` of a doubling backoff. Chosen: 5 s is soon
+enough after a database restart."""
 
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -> T:
@@ -116,8 +117,8 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -
                 raise
             failures += 1
             if failures == 1:
-                logger.warning("%s delayed: %s; retrying every %g s or sooner", what, error, CAP)
-            await asyncio.sleep(half_jitter_of(failures, BASE, CAP, random.random()))
+                logger.warning("%s delayed: %s; retrying every %g s or sooner", what, error, MAX_RETRY_SECONDS)
+            await asyncio.sleep(half_jitter_of(failures, FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, random.random()))
         else:
             if failures:
                 logger.info("%s done: the database answers again (failed tries: %d)", what, failures)

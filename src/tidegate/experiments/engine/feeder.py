@@ -34,7 +34,7 @@ from tidegate.experiments.storage.pending import PageSizer
 
 logger = logging.getLogger("tidegate")
 
-SIZE = 1000
+BATCH_ROWS = 1000
 """Rows of a batch. Chosen: one of this size takes some tens of milliseconds."""
 
 
@@ -51,7 +51,7 @@ async def ingest(run: ExperimentRun, feeder: Feeder, dataset: Dataset, dataset_i
     what = f"experiment {run.experiment.name}: import of its dataset"
     count = 0
     try:
-        async for batch in batches(dataset, SIZE if limit is None else min(SIZE, limit + 1)):
+        async for batch in batches(dataset, BATCH_ROWS if limit is None else min(BATCH_ROWS, limit + 1)):
             if not run.live:
                 return
             rows = batch if limit is None else batch[: limit - count]

@@ -16,16 +16,16 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.cost_estimator import OUTPUT_PRIOR, CostEstimator
+from tidegate.core.cost_estimator import FIRST_OUTPUT_TOKENS, CostEstimator
 from tidegate.core.saved_state import ANSWER, SECONDS, SavedKey, SavedQuota
 from tidegate.core.values import HOLDING, INFINITY, Cost, Key, RequestFacts, Unit
-from tidegate.core.wait_text import MINUTE, Eta, QueueForecast, QuotaForecast, awaited, estimate_eta, sized
+from tidegate.core.wait_text import MINUTE_SECONDS, Eta, QueueForecast, QuotaForecast, awaited, estimate_eta, sized
 from tidegate.providers import Provider, estimate
 
-ERRORS = 2.0
+RANGE_STANDARD_ERRORS = 2.0
 """Standard errors on either side of a mean that a range covers. Derived: 95 of 100 ranges hold the true mean."""
 
-SLACK = 1.05
+IDEAL_TIME_FACTOR = 1.05
 """Factor of the time of an ideal client that a run takes at most. Measured: bench/README.md."""
 
 CALLS_AT_ONCE = 1_000
@@ -60,7 +60,7 @@ def likely_mean(sample: Sequence[float], population: int) -> Range:
         return Range(mean / 2.0, mean, mean * 2.0)
     variance = math.fsum((each - mean) ** 2 for each in sample) / (count - 1)
     # The correction for a finite population: what is in the sample is known.
-    error = ERRORS * math.sqrt(variance / count * (1.0 - count / population))
+    error = RANGE_STANDARD_ERRORS * math.sqrt(variance / count * (1.0 - count / population))
     return Range(max(0.0, mean - error), mean, mean + error)
 
 
@@ -68,7 +68,7 @@ LEARNED_OUTPUT = Range(0.8, 1.0, 1.25)
 """Range of the mean output that an earlier run has learned, as factors. Derived: it is the mean of about ten answers,
 whose lengths vary by 40 %."""
 
-ASSUMED_OUTPUT = Range(1.0 / OUTPUT_PRIOR, 1.0, 4.0)
+ASSUMED_OUTPUT = Range(1.0 / FIRST_OUTPUT_TOKENS, 1.0, 4.0)
 """The same before the first answer: from one token to a long answer."""
 
 ESTIMATE = "estimate"
@@ -175,7 +175,7 @@ def foresee(costs: CallCosts, limits: KeyLimits, at_once: int | None = None) -> 
     if low.seconds is None or middle.seconds is None or high.seconds is None:
         return None
     answer = limits.seconds or 0.0
-    seconds = sorted((low.seconds + answer, middle.seconds + answer, high.seconds * SLACK + answer))
+    seconds = sorted((low.seconds + answer, middle.seconds + answer, high.seconds * IDEAL_TIME_FACTOR + answer))
     return TimeForecast(Range(*seconds), bound_text(queues[1], middle))
 
 
@@ -223,7 +223,7 @@ def bound_text(queue: QueueForecast, eta: Eta) -> str:
 
 
 def _rate(pace: float) -> str:
-    rate = f"{pace:.3g} calls/s" if pace >= 1.0 else f"{pace * MINUTE:.3g} calls/min"
+    rate = f"{pace:.3g} calls/s" if pace >= 1.0 else f"{pace * MINUTE_SECONDS:.3g} calls/min"
     return f"the learned rate of {rate}"
 
 

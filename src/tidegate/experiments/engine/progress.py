@@ -24,12 +24,12 @@ from tidegate.experiments.storage import (
     Store,
 )
 
-STEP = 1.05
+LATENCY_CLASS_RATIO = 1.05
 """Ratio of two neighbouring classes of latencies. Chosen: a percentile is right within 2.5 per cent, from a microsecond
 to a day in 520 classes."""
 
-CLASSES = 1.0 / log(STEP)
-"""Classes for each factor of e. Derived from `STEP`."""
+CLASSES_PER_E = 1.0 / log(LATENCY_CLASS_RATIO)
+"""Classes for each factor of e. Derived from `LATENCY_CLASS_RATIO`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class RunStats:
 
     Items waited `throttle_seconds` in all: after a refusal, or inside a call. For `throttled_for`, at least one did so;
     for `executing_for`, at least one function was in flight. The longest single wait lasted `peak_wait`. `latencies`
-    counts answered attempts by class: class `n` is about `STEP ** n` seconds. Tokens and costs are those of
-    `TokenTotals`.
+    counts answered attempts by class: class `n` is about `LATENCY_CLASS_RATIO ** n` seconds. Tokens and costs are those
+    of `TokenTotals`.
     """
 
     submitted: int = 0
@@ -89,7 +89,7 @@ class RunStats:
         for number in sorted(map(int, self.latencies)):
             rest -= self.latencies[str(number)]
             if rest < 0:
-                return float(STEP**number)
+                return float(LATENCY_CLASS_RATIO**number)
         return None
 
     def __add__(self, other: RunStats) -> RunStats:

@@ -2,7 +2,7 @@
 
 A run has a queue of new items and a queue of ready retries for each stage (tasks, each evaluator). A stage waits behind
 a *gate*: the key that its function asks first, or a placeholder of the stage while that key is unknown. Evaluations go
-before retries, and retries before new tasks. A queue that was passed over `AGEING` times goes first. Retries that
+before retries, and retries before new tasks. A queue that was passed over `AGEING_TURNS` times goes first. Retries that
 already use their share of the slots go last, so a cluster of failing items cannot stop progress. An item refused for
 lack of capacity returns to the head of its queue. Retries that are not ready wait for a timer each. Items are read from
 the store in pages, between a low and a high mark.
@@ -105,7 +105,7 @@ def copied(value: Any) -> Any:
 
 EVALS, RETRIES, TASKS, OVER_SHARE = range(4)
 """Ranks of a queue: the lowest goes first. OVER_SHARE is for retries that already use their share of the slots."""
-AGED = -1
+AGED_RANK = -1
 """Rank of a queue that was passed over `ageing` times."""
 
 
@@ -154,7 +154,7 @@ PAGE_ITEMS = 200
 """New items of a stage held in memory at most; half of it is the low mark. Chosen: a page lasts for seconds where
 hundreds of functions run."""
 
-AGEING = 8
+AGEING_TURNS = 8
 """How often a queue is passed over for a more urgent one before it goes next. Chosen: one in nine."""
 
 
@@ -288,10 +288,10 @@ class WorkQueue:
     def _urgency(self, queue: StageQueue) -> int:
         if queue.rank == RETRIES and self.retries_in_flight >= self.retry_slots:
             return OVER_SHARE
-        return AGED if queue.age >= self.ageing else queue.rank
+        return AGED_RANK if queue.age >= self.ageing else queue.rank
 
 
-WHOLE = 1.0 - 1e-9
+DISPATCH_CREDIT = 1.0 - 1e-9
 """Credit of one dispatch. Derived from the rounding of sums of weights."""
 
 
@@ -378,7 +378,7 @@ class FairQueue:
         turn = member.weight / self._least
         # A turn that began beside a smaller weight is worth less once that one has left.
         member.credit = min(member.credit, turn + 1.0) - 1.0
-        if member.credit >= WHOLE:
+        if member.credit >= DISPATCH_CREDIT:
             return
         member.credit += turn
         self._new.pop(experiment, None)

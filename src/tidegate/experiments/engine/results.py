@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core.backoff import half_jitter_of
 from tidegate.core.values import AnsweredBy
-from tidegate.experiments.engine.background import BASE, CAP, retry_while_unavailable
+from tidegate.experiments.engine.background import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, retry_while_unavailable
 from tidegate.experiments.engine.job import Stage
 from tidegate.experiments.engine.queues import TASK, Item, own_id
 from tidegate.experiments.storage import (
@@ -282,7 +282,7 @@ class ResultWriter:
             except Exception as error:
                 self._failures += 1
                 broken = self._failures >= MAX_FAILURES
-                wait = half_jitter_of(self._failures, BASE, CAP, random.random())
+                wait = half_jitter_of(self._failures, FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, random.random())
                 then = "it stops, and every run ends with ERROR" if broken else f"retrying in {wait:.2f} s"
                 reason = type(error).__name__
                 logger.exception("result writer failed: %s was raised (%d in a row); %s", reason, self._failures, then)

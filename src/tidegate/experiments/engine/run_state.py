@@ -27,7 +27,7 @@ from tidegate.experiments.engine.experiment import Experiment
 from tidegate.experiments.engine.forecast import UNKNOWN_REST, Rest, RestForecast
 from tidegate.experiments.engine.job import Job, Stage, stages_of
 from tidegate.experiments.engine.progress import Progress, ResultTally, StageProgress, Wait
-from tidegate.experiments.engine.queues import AGEING, PAGE_ITEMS, TASK, FairQueue, Item, WorkQueue
+from tidegate.experiments.engine.queues import AGEING_TURNS, PAGE_ITEMS, TASK, FairQueue, Item, WorkQueue
 from tidegate.experiments.engine.results import Result, ResultWriter, WriteReceiver
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.storage import (
@@ -43,7 +43,7 @@ from tidegate.experiments.storage import (
     Store,
 )
 from tidegate.experiments.storage.reports import LEARNED
-from tidegate.pool.function_limit import FLOOR, FunctionLimit, Hold
+from tidegate.pool.function_limit import LEAST_FUNCTIONS, FunctionLimit, Hold
 from tidegate.pool.key_gates import KeyGates
 from tidegate.pool.threads import call_in_loop
 
@@ -126,7 +126,7 @@ class RunState(ABC):
         self.work_queue = WorkQueue(
             len(self.stages),
             high=PAGE_ITEMS,
-            ageing=AGEING,
+            ageing=AGEING_TURNS,
             retry_slots=self.retry_slots(),
         )
         # The first claim of an experiment has epoch 1. A later claim may find evaluations that an earlier run left
@@ -153,7 +153,7 @@ class RunState(ABC):
 
     def retry_slots(self) -> int:
         """Return the number of slots that retries may have: a share of the `cap`, or of the jobs in flight."""
-        slots = max(FLOOR, len(self.in_flight)) if self.cap is None else self.cap
+        slots = max(LEAST_FUNCTIONS, len(self.in_flight)) if self.cap is None else self.cap
         return max(1, int(RETRY_SLOT_SHARE * slots))
 
     @abstractmethod
@@ -396,13 +396,13 @@ class RunSlots:
     def full(self, stage: int) -> bool:
         """Return whether a stage has its maximum of jobs, including those that wait inside a call.
 
-        Without a `max_concurrency`, as many jobs of a stage may wait inside calls as the others are, at least `FLOOR`.
-        More would only have paid for their earlier calls without being nearer to their end.
+        Without a `max_concurrency`, as many jobs of a stage may wait inside calls as the others are, at least
+        `LEAST_FUNCTIONS`. More would only have paid for their earlier calls without being nearer to their end.
         """
         if self._run.cap is not None:
             return self.jobs_of[stage] >= self._run.cap
         lending = self._lending_of[stage]
-        return lending >= FLOOR and lending >= self.jobs_of[stage] - lending
+        return lending >= LEAST_FUNCTIONS and lending >= self.jobs_of[stage] - lending
 
     def _lend(self, job: Job, change: int) -> None:
         self._lending_of[job.stage.index] += change

@@ -35,7 +35,7 @@ from tidegate.experiments.engine.queues import TASK
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunnerContext, RunPhase
 from tidegate.experiments.storage import BatchState, Claim, ExperimentRow, LogLevel, ResultStatus, Status
-from tidegate.experiments.storage.spend_reserve import RECENT
+from tidegate.experiments.storage.spend_reserve import RECENT_JOBS
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 from tidegate.pool.threads import call_in_loop
 
@@ -299,7 +299,7 @@ class RunSupervisor:
                 EarlierSpend(
                     spent.pop(stage.name, TokenTotals()),
                     max(sum(done.values()), items.get(stage.name, 0)),
-                    await self._shared.store.usages.last_spent(row.id, stage.name, RECENT),
+                    await self._shared.store.usages.last_spent(row.id, stage.name, RECENT_JOBS),
                 )
                 for stage, done in zip(run.stages, run.tally.done, strict=True)
             ]

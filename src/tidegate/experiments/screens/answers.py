@@ -30,29 +30,29 @@ from tidegate.experiments.storage import (
 )
 from tidegate.experiments.storage.database import has_secret, parsed
 from tidegate.experiments.storage.records import score_title
-from tidegate.experiments.storage.row_pages import CELL, ROW, RowPage
+from tidegate.experiments.storage.row_pages import CELL_CHARACTERS, ROW_CHARACTERS, RowPage
 from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.tally import OutputTally, StageTally, scores_of
 from tidegate.launch.runs import keys_of
 from tidegate.server.limit_history import shown_facts
 
-LINES = 50
+SHOWN_LOG_LINES = 50
 """Log lines that are shown of an experiment."""
 
-READ_LINES = 400
+READ_LOG_LINES = 400
 """Log lines that are read to find who runs or has stopped an experiment."""
 
-WHOLE = 100_000
+SHOWN_CHARACTERS = 100_000
 """Characters of a text that are shown of one row. Chosen: a person reads less, and a browser lays it out at once; the
 export has the whole."""
 
-ATTEMPTS = 100
+SHOWN_ATTEMPTS = 100
 """Kept attempts that are shown of one row."""
 
 KEPT_FACTS = ("stage", "waited", "latency", "status", "kind", "cause", "http_status", "key")
 """Columns of a kept attempt that are shown."""
 
-BATCHES = 50
+SHOWN_BATCHES = 50
 """Batches that are shown one by one, of those that are not fetched. Chosen: a million rows are 20 full batches."""
 
 Stages = Mapping[str, StageTally]
@@ -84,7 +84,7 @@ def summary(row: ExperimentRow, stages: Stages, spend: Spend, source: Experiment
 
 async def details(store: Store, row: ExperimentRow, stages: Stages, source: ExperimentSource) -> dict[str, Any]:
     spend = await store.usages.spend(row.id)
-    log = await store.reports.last_logs(row.id, READ_LINES)
+    log = await store.reports.last_logs(row.id, READ_LOG_LINES)
     claims = await store.reports.claim_stats(row.id)
     stats = added_up(claims)
     started = source.started.get(row.id)
@@ -100,7 +100,7 @@ async def details(store: Store, row: ExperimentRow, stages: Stages, source: Expe
         "keys": _keys(row),
         "stages": [_stage(name, stages, spend, row) for name in _names(row, stages)],
         "batches": _batches(await store.batches.of(row.id)),
-        "log": [_line(each) for each in reversed(log[-LINES:])],
+        "log": [_line(each) for each in reversed(log[-SHOWN_LOG_LINES:])],
         "calls": stats.to_json() if stats.calls else None,
         "commands": {verb: command(verb, row.name, source.url) for verb in ("run", "stop", "show", "export")},
         "started": None
@@ -124,9 +124,9 @@ def _batches(records: Sequence[BatchRecord]) -> dict[str, Any] | None:
     left = [each for each in records if each.state is not BatchState.FETCHED]
     return {
         "counts": {state.value: counts[state] for state in BatchState if counts[state]},
-        "left": [_batch(each) for each in left[:BATCHES]],
+        "left": [_batch(each) for each in left[:SHOWN_BATCHES]],
         "rows": sum(each.count for each in left),
-        "more": len(left) > BATCHES,
+        "more": len(left) > SHOWN_BATCHES,
     }
 
 
@@ -148,7 +148,7 @@ async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
     after = (run.ordinal, run.repetition, "", -1, -1)
     kept = [
         each
-        for each in await store.reports.attempts(number, after=after, limit=ATTEMPTS)
+        for each in await store.reports.attempts(number, after=after, limit=SHOWN_ATTEMPTS)
         if (each["ordinal"], each["repetition"]) == run.cursor
     ]
     return {
@@ -201,7 +201,7 @@ def command(verb: str, name: str, url: str) -> str:
     return f"{' '.join(shlex.quote(word) for word in words)} --db {database}"
 
 
-def readable(text: str | None, limit: int = CELL) -> str | None:
+def readable(text: str | None, limit: int = CELL_CHARACTERS) -> str | None:
     """Return the beginning of a JSON text as people read it: a text without its quotation marks and escapes."""
     if text is None or not text.startswith('"'):
         return None if text is None else text[:limit] + ("…" if len(text) > limit else "")
@@ -357,13 +357,13 @@ def _result(one: Any, judged: Sequence[Any]) -> dict[str, Any]:
     return {
         "ordinal": one.ordinal,
         "repetition": one.repetition,
-        "name": one.name[:CELL],
+        "name": one.name[:CELL_CHARACTERS],
         "row": _row_text(one.row),
         "fields": _fields(one.row),
         "status": one.status,
         "output": readable(one.output),
         "error_kind": one.error_kind,
-        "error": one.error and one.error[:CELL],
+        "error": one.error and one.error[:CELL_CHARACTERS],
         "attempts": one.attempts,
         "seconds": one.seconds,
         "judgements": [
@@ -373,7 +373,7 @@ def _result(one: Any, judged: Sequence[Any]) -> dict[str, Any]:
                 "score": each.score,
                 "label": readable(each.label),
                 "value": readable(each.value),
-                "error": each.error and each.error[:CELL],
+                "error": each.error and each.error[:CELL_CHARACTERS],
             }
             for each in judged
         ],
@@ -383,7 +383,7 @@ def _result(one: Any, judged: Sequence[Any]) -> dict[str, Any]:
 def _fields(text: str | None) -> dict[str, str] | None:
     """Return the beginnings of a row's fields; None for a row that is very long, or is no object."""
     try:
-        row = json.loads(text) if text is not None and len(text) <= ROW else None
+        row = json.loads(text) if text is not None and len(text) <= ROW_CHARACTERS else None
     except ValueError:
         row = None
     if not isinstance(row, dict):
@@ -393,7 +393,7 @@ def _fields(text: str | None) -> dict[str, str] | None:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= CELL else f"{text[:CELL]}…"
+    return text if len(text) <= CELL_CHARACTERS else f"{text[:CELL_CHARACTERS]}…"
 
 
 def _row_text(text: str | None) -> str | None:
@@ -403,7 +403,7 @@ def _row_text(text: str | None) -> str | None:
 
 
 def _whole(value: Any) -> dict[str, Any]:
-    """Return a text, or another value as indented JSON, cut to `WHOLE` characters, with its whole length."""
+    """Return a text, or another value as indented JSON, cut to `SHOWN_CHARACTERS` characters, with its whole length."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
     # A lone surrogate has no bytes in the answer.
-    return {"text": text[:WHOLE].encode("utf-8", "backslashreplace").decode(), "length": len(text)}
+    return {"text": text[:SHOWN_CHARACTERS].encode("utf-8", "backslashreplace").decode(), "length": len(text)}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidegate.experiments.storage.row_pages import RowFilter
     from tidegate.experiments.storage.tally import StageTally
 
-PAGE = 100
+PAGE_ITEMS = 100
 """Experiments, or rows, of one page. Chosen: a screen shows about 30."""
 
 MEDIA_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8", "parquet": "application/octet-stream"}
@@ -72,8 +72,8 @@ class ExperimentView:
         store = await self.source.store()
         from tidegate.experiments.screens import answers
 
-        rows = await store.experiments.page(before, PAGE + 1)
-        numbers = [row.id for row in rows[:PAGE]]
+        rows = await store.experiments.page(before, PAGE_ITEMS + 1)
+        numbers = [row.id for row in rows[:PAGE_ITEMS]]
         tallies, spends = await store.tallies.of(numbers), await store.usages.spends(numbers)
         active = await store.experiments.last_activities(numbers)
         found = [
@@ -81,9 +81,9 @@ class ExperimentView:
                 **answers.summary(row, tallies[row.id], spends[row.id], self.source),
                 "active": active.get(row.id, row.created_on).timestamp(),
             }
-            for row in rows[:PAGE]
+            for row in rows[:PAGE_ITEMS]
         ]
-        return _json({"experiments": found, "more": len(rows) > PAGE})
+        return _json({"experiments": found, "more": len(rows) > PAGE_ITEMS})
 
     async def shown(self, request: Request) -> Response:
         store, row = await self._found(request)
@@ -128,7 +128,7 @@ class ExperimentView:
         if status and not any(stage.failed.get(status) for stage in stages.values()):
             return _json(answers.page(RowPage()))
         return _json(
-            answers.page(await row_page(store.database, row.id, wanted, after=after, before=before, limit=PAGE))
+            answers.page(await row_page(store.database, row.id, wanted, after=after, before=before, limit=PAGE_ITEMS))
         )
 
     async def row(self, request: Request) -> Response:

@@ -33,12 +33,12 @@ from tidegate.errors import ConfigurationError, DatabaseFileLost, StoreError
 if TYPE_CHECKING:
     from tidegate.experiments.storage import Store
 
-AGAIN = 2.0
+RETRY_SECONDS = 2.0
 """Seconds after which a database that could not be opened is tried again."""
 
 NEEDED = {"sqlalchemy": "sqlalchemy", "aiosqlite": "aiosqlite"}
 
-SAID = 300
+SHOWN_LINE_CHARACTERS = 300
 """Characters that are shown of the last line of a started process."""
 
 RUN = ("from tidegate.cli.main import main; main()", "experiment", "run")
@@ -71,7 +71,7 @@ class StartedRun:
     def said(self) -> str:
         with contextlib.suppress(OSError):
             lines = self.output.read_bytes()[-8192:].decode(errors="replace").split("\n")
-            return next((line.strip()[:SAID] for line in reversed(lines) if line.strip()), "")
+            return next((line.strip()[:SHOWN_LINE_CHARACTERS] for line in reversed(lines) if line.strip()), "")
         return ""
 
 
@@ -98,7 +98,7 @@ class ExperimentSource:
                 try:
                     self._store = await self._opened()
                 except SourceProblem as problem:
-                    self._problem = self.clock() + AGAIN, problem
+                    self._problem = self.clock() + RETRY_SECONDS, problem
                     raise
             return self._store
 
@@ -156,10 +156,10 @@ class ExperimentSource:
 
 COMPARE = ("from tidegate.cli.main import main; main()", "experiment", "compare", "--json")
 
-ROWS = 20
+SHOWN_ROWS = 20
 """Most different rows that are shown of each output. Chosen: one screen."""
 
-KEPT = 16
+KEPT_COMPARISONS = 16
 """Comparisons that are kept."""
 
 Pair: TypeAlias = tuple[int, int]
@@ -221,8 +221,8 @@ class ExperimentComparisons:
         finally:
             self._running = None
         self._kept.pop(pair, None)
-        self._kept[pair] = ComparisonResult(facts, problem[:SAID], time.time(), progress)
-        while len(self._kept) > KEPT:
+        self._kept[pair] = ComparisonResult(facts, problem[:SHOWN_LINE_CHARACTERS], time.time(), progress)
+        while len(self._kept) > KEPT_COMPARISONS:
             del self._kept[next(iter(self._kept))]
 
     async def _compared(self, names: tuple[str, str]) -> tuple[dict[str, Any] | None, str]:
@@ -233,7 +233,7 @@ class ExperimentComparisons:
             "-c",
             *COMPARE,
             "--rows",
-            str(ROWS),
+            str(SHOWN_ROWS),
             "--",
             *names,
             # Not an option: a URL may have a password, and commands are visible to all users.

@@ -23,7 +23,7 @@ from tidegate.experiments.storage.records import JSON, Category, Claim, LogLevel
 from tidegate.experiments.storage.schema import RUNNING, execution_configs, logs
 from tidegate.experiments.storage.stored_forms import ago, cleaned, encoded, now
 
-COOL_DOWN = 5.0
+COOLDOWN_SECONDS = 5.0
 """Seconds between a user's stop or resume and the next one. Precedent: Arize Phoenix's runner."""
 
 config = execution_configs.c
@@ -83,7 +83,7 @@ class Claims(StorePart):
         stopped = (
             _freed(Status.STOPPED)
             .where(config.experiment_id == experiment_id, live, _cooled())
-            .values(last_error=None, cooldown_until=ago(-COOL_DOWN))
+            .values(last_error=None, cooldown_until=ago(-COOLDOWN_SECONDS))
             .returning(config.epoch)
         )
 
@@ -112,7 +112,7 @@ class Claims(StorePart):
                 config.experiment_id == experiment_id,
                 free,
                 _cooled(),
-                cooldown_until=ago(-COOL_DOWN),
+                cooldown_until=ago(-COOLDOWN_SECONDS),
             )
             if taken is not None:
                 return taken

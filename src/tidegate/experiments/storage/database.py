@@ -78,7 +78,7 @@ def _file(path: str) -> URL:
     return URL.create(DRIVERS["sqlite"], database=str(Path(path).expanduser()))
 
 
-CONNECTIONS = 5
+KEPT_CONNECTIONS = 5
 """Connections kept open at most; as many more may be open for a while. The last used one is used next. Precedent:
 SQLAlchemy's `pool_size`."""
 
@@ -121,7 +121,7 @@ CURES = {True: "pip install 'tidegate[experiments]'", False: "pip install 'tideg
 def shared_engine(url: URL) -> AsyncEngine:
     """Return the engine of an event loop; raise `StoreError` where the driver is not installed."""
     engine: AsyncEngine = _made(
-        url, create_async_engine, pool_size=CONNECTIONS, max_overflow=CONNECTIONS, pool_use_lifo=True
+        url, create_async_engine, pool_size=KEPT_CONNECTIONS, max_overflow=KEPT_CONNECTIONS, pool_use_lifo=True
     )
     dialect = engine.sync_engine.dialect
     if url.get_backend_name() == "sqlite" and dialect.has_terminate:

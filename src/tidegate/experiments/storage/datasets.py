@@ -21,8 +21,8 @@ from tidegate.experiments.storage.stored_forms import canonical, cleaned, digest
 
 Values = Mapping[str, Any]
 
-LOOKED_UP = 500
-"""Rows that are compared at once. Chosen: half a batch of `experiments.engine.feeder.SIZE`."""
+COMPARED_ROWS = 500
+"""Rows that are compared at once. Chosen: half a batch of `experiments.engine.feeder.BATCH_ROWS`."""
 
 COMPARED = ("ordinal", "name", "digest", "invalid")
 """Columns by which two rows are equal; the line in the source is not one of them."""
@@ -137,8 +137,8 @@ def _unlike(values: Sequence[Values]) -> None:
 
 def _compare(on_sqlite: bool, connection: Connection, dataset_id: int, values: Sequence[Values]) -> None:
     """Raise the error of the first row that was not stored and does not exist with equal content."""
-    for start in range(0, len(values), LOOKED_UP):
-        part = values[start : start + LOOKED_UP]
+    for start in range(0, len(values), COMPARED_ROWS):
+        part = values[start : start + COMPARED_ROWS]
         queries = _there(on_sqlite, dataset_id, part)
         found = [dict(row._mapping) for query in queries for row in connection.execute(query)]
         there = [row for row in found if row["ordinal"] is not None]

@@ -167,7 +167,7 @@ class Experiments(StorePart):
             config.experiment_id == experiment_id,
             config.status == Status.STOPPED,
             config.epoch > 0,
-            config.cooldown_until > ago(patience - claims.COOL_DOWN),
+            config.cooldown_until > ago(patience - claims.COOLDOWN_SECONDS),
             ~ended,
         )
         async with self._database.reading() as connection:

@@ -30,7 +30,7 @@ SPENT = (
 )  # fmt: skip
 """Columns of the governed calls of a task: tokens, US dollars, facts of the last answer, seconds waited."""
 
-ROWS = 10_000
+GROUP_ROWS = 10_000
 """Runs in one row group of a Parquet file. Chosen: few groups in a usual file."""
 
 
@@ -176,7 +176,7 @@ class Parquet:
             cells = [_unicode(cell) for cell in _cells(run, self._layout)]
             cells[FIXED.index("finished_at")] = run.finished_on
             self._cells.append(cells)
-        if len(self._cells) >= ROWS:
+        if len(self._cells) >= GROUP_ROWS:
             self._flush()
 
     def close(self) -> None:
@@ -308,13 +308,13 @@ def _types(pyarrow: Any, layout: Layout) -> Iterator[tuple[str, Any]]:
     return ((name, known.get(name, pyarrow.string())) for name in layout.header)
 
 
-PAGE = 500
+PAGE_RUNS = 500
 """Maximum runs of one read. Chosen: large rows and answers reduce it anyway (`experiments.storage.pending`)."""
 
 
 async def pages(store: Store, number: int) -> AsyncIterator[list[StoredRun]]:
     after, sizer = None, PageSizer()
-    while page := await store.reports.results(number, after=after, limit=sizer.limit(PAGE)):
+    while page := await store.reports.results(number, after=after, limit=sizer.limit(PAGE_RUNS)):
         yield page
         after = page[-1].cursor
         sizer.saw([run.size for run in page])

@@ -2,7 +2,7 @@
 
 Theory of operation. A page begins after, or ends before, the cursor of an item. Failed, parked and invalid items are
 found by the partial indexes of results that are not ok. A label, a score or a text has no index: a search for one
-visits at most `SEARCHED` or `SEARCHED_TEXTS` items, and the page states how far it came.
+visits at most `SEARCHED_ITEMS` or `SEARCHED_TEXT_ITEMS` items, and the page states how far it came.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tidegate.experiments.storage.records import ResultStatus, TaskCursor
 from tidegate.experiments.storage.schema import annotation_rows, contents, dataset_rows, not_ok, runs
 from tidegate.experiments.storage.stored_forms import encoded
 
-CELL = 200
+CELL_CHARACTERS = 200
 """Characters of a long text in a page. Chosen: about three lines of a cell."""
 
-SEARCHED = 100_000
+SEARCHED_ITEMS = 100_000
 """Most items that one search for a label or a score visits. Chosen: the page is there within 100 ms."""
 
-SEARCHED_TEXTS = 10_000
+SEARCHED_TEXT_ITEMS = 10_000
 """Most items whose texts one search reads. Chosen: with texts of 2,000 characters it is there within 100 ms."""
 
-ROW = 4_000
+ROW_CHARACTERS = 4_000
 """Characters of a row that a page reads to find its fields. Chosen: most rows are whole, and 100 of them are small."""
 
 MAX_JUDGEMENTS = 40
@@ -57,7 +57,7 @@ class RowFilter:
     @property
     def searched(self) -> int:
         """Return the items that one search visits; 0 where an index finds them."""
-        return SEARCHED_TEXTS if self.text is not None else SEARCHED if self.evaluator is not None else 0
+        return SEARCHED_TEXT_ITEMS if self.text is not None else SEARCHED_ITEMS if self.evaluator is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,9 @@ async def _rows(
 @cache
 def _results(sqlite: bool) -> Select[Any]:
     one, row = runs.c, dataset_rows.c
-    body = func.coalesce(func.substr(contents.c.body, 1, ROW + 1), func.substr(row.invalid, 1, CELL + 1))
+    body = func.coalesce(
+        func.substr(contents.c.body, 1, ROW_CHARACTERS + 1), func.substr(row.invalid, 1, CELL_CHARACTERS + 1)
+    )
     return (
         select(
             one.ordinal,
@@ -217,8 +219,8 @@ def _results(sqlite: bool) -> Select[Any]:
             one.attempts,
             one.seconds,
             row.name,
-            func.substr(one.output, 1, CELL + 1).label("output"),
-            func.substr(one.error, 1, CELL + 1).label("error"),
+            func.substr(one.output, 1, CELL_CHARACTERS + 1).label("output"),
+            func.substr(one.error, 1, CELL_CHARACTERS + 1).label("error"),
             body.label("row"),
         )
         .select_from(of_items(sqlite, runs))
@@ -237,7 +239,7 @@ def _judgements(sqlite: bool) -> Select[Any]:
         one.output,
         one.status,
         one.score,
-        func.substr(one.label, 1, CELL + 1).label("label"),
-        func.substr(one.value, 1, CELL + 1).label("value"),
-        func.coalesce(func.substr(one.error, 1, CELL + 1), one.error_kind).label("error"),
+        func.substr(one.label, 1, CELL_CHARACTERS + 1).label("label"),
+        func.substr(one.value, 1, CELL_CHARACTERS + 1).label("value"),
+        func.coalesce(func.substr(one.error, 1, CELL_CHARACTERS + 1), one.error_kind).label("error"),
     ).select_from(of_items(sqlite, annotation_rows))

@@ -46,7 +46,13 @@ from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.records import BatchRecord, BatchState, Claim, RowChunk
 from tidegate.experiments.storage.results import write_state
 from tidegate.experiments.storage.schema import batches, chunks, execution_configs, experiments, spend
-from tidegate.experiments.storage.spend_reserve import RECENT, RecentCosts, StageReserve, budget_amount, rows_within
+from tidegate.experiments.storage.spend_reserve import (
+    RECENT_JOBS,
+    RecentCosts,
+    StageReserve,
+    budget_amount,
+    rows_within,
+)
 from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.stored_forms import ago, cleaned, decoded, now
 from tidegate.experiments.storage.tally import StageTally
@@ -54,7 +60,7 @@ from tidegate.experiments.storage.tally import StageTally
 MAX_ROWS = 256
 """Maximum rows of a chunk. Chosen: about 5 s of work of 50 functions with answers of 1 s."""
 
-SHARES = 64
+LEAST_CHUNKS = 64
 """Minimum chunks of the rows that are stored, where these are fewer than this times `MAX_ROWS`. Chosen: 16 for each of
 four replicas."""
 
@@ -79,7 +85,7 @@ class Chunks(StorePart):
 
     async def add(self, experiment_id: int, until: int) -> None:
         """Add chunks for the stored rows below the ordinal `until` that no chunk has."""
-        size = min(MAX_ROWS, max(1, until // SHARES))
+        size = min(MAX_ROWS, max(1, until // LEAST_CHUNKS))
 
         def work(connection: Connection) -> None:
             # One replica at a time: the owner, and one that takes the experiment over.
@@ -264,7 +270,7 @@ def _reserve(
     answered = tallies[TASKS].counts.get("ok", 0) if TASKS in tallies else 0
     measured = tallies[stage].items if stage in tallies else 0
     unjudged = max(0, answered - measured) if stage != TASKS else 0
-    last = stage_sums.last_spent(connection, experiment_id, stage, RECENT)
+    last = stage_sums.last_spent(connection, experiment_id, stage, RECENT_JOBS)
     costs = RecentCosts(budget_amount(name, tokens) for tokens in last)
     return StageReserve(ahead + unjudged, measured, costs.reserve)
 

@@ -11,17 +11,17 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tidegate.core.token_totals import NANO, TokenTotals
+from tidegate.core.token_totals import DOLLARS_PER_UNIT, TokenTotals
 
-RECENT = 64
+RECENT_JOBS = 64
 """Jobs of a stage whose costs are remembered. Chosen: the standard deviation of 64 costs is right within a tenth."""
 
-DEVIATIONS = 2.0
+RESERVED_DEVIATIONS = 2.0
 """Standard deviations above the mean that a job reserves. Measured: no run exceeds its budget by 5 % and a row."""
 
 
 def budget_amount(name: str, tokens: TokenTotals) -> float:
-    return tokens.nanodollars * NANO if name == "usd" else float(tokens.input_tokens + tokens.output_tokens)
+    return tokens.nanodollars * DOLLARS_PER_UNIT if name == "usd" else float(tokens.input_tokens + tokens.output_tokens)
 
 
 class RecentCosts:
@@ -30,7 +30,7 @@ class RecentCosts:
     __slots__ = ("_costs", "count", "reserve")
 
     def __init__(self, costs: Iterable[float] = ()) -> None:
-        self._costs: deque[float] = deque(maxlen=RECENT)
+        self._costs: deque[float] = deque(maxlen=RECENT_JOBS)
         self.count = 0
         self.reserve = 0.0
         for cost in costs:
@@ -42,7 +42,7 @@ class RecentCosts:
         number = len(self._costs)
         mean = math.fsum(self._costs) / number
         squares = math.fsum((each - mean) ** 2 for each in self._costs)
-        self.reserve = mean + DEVIATIONS * math.sqrt(squares / max(1, number - 1))
+        self.reserve = mean + RESERVED_DEVIATIONS * math.sqrt(squares / max(1, number - 1))
 
 
 class StageReserve(NamedTuple):

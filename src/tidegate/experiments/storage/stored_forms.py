@@ -34,7 +34,7 @@ MAX_DEPTH = 500
 MAX_NAME_BYTES = 1000
 """UTF-8 bytes of a name in a key. Derived from PostgreSQL: two of them fit an entry, which is a third of a page."""
 
-SHOWN = 100
+SHOWN_CHARACTERS = 100
 """Characters that are kept of a longer name. Chosen: a person recognises the name, and with its digest it fits
 `MAX_NAME_BYTES`."""
 
@@ -70,7 +70,7 @@ def shortened(text: str) -> str:
     clean = cleaned(text)
     if clean == text and len(text.encode()) <= MAX_NAME_BYTES:
         return text
-    return f"{clean[:SHOWN]}…{digest(text).hex()}"
+    return f"{clean[:SHOWN_CHARACTERS]}…{digest(text).hex()}"
 
 
 def cleaned(text: str) -> str:

@@ -2,7 +2,7 @@
 
 Theory of operation. A result that replaces another one is subtracted and added. So every part of a tally can be undone:
 sums are compensated doubles, and a score's bin depends on the score alone. Bins begin narrow. Where the scores do not
-fit into `BINS` of them, pairs of neighbours are merged, which doubles the width. Only `low` and `high` keep a score
+fit into `MAX_BINS` of them, pairs of neighbours are merged, which doubles the width. Only `low` and `high` keep a score
 that was replaced; a new build of the tally corrects them.
 
 A batch is summed by `math.fsum`, and added with the error of that rounding kept beside the sum (source: Neumaier 1974,
@@ -44,10 +44,10 @@ class CompensatedSum:
         self.high = total
 
 
-BINS = 50
+MAX_BINS = 50
 """Most bins of a histogram. Chosen: a chart of 300 pixels shows them apart."""
 
-PER_UNIT = 40
+BINS_PER_UNIT = 40
 """Bins between 0 and 1 at level 0, where scores on this scale end up: 41 with that of 1.0. The width doubles with each
 level. Chosen: the edges are round numbers on the usual scales."""
 
@@ -65,14 +65,14 @@ MAX_OUTPUTS = 500
 """Most outputs of an evaluator that are tallied. Chosen: far more than a table has columns; an evaluator that names its
 outputs by the row would have no end of them."""
 
-EXAMPLE = 300
+EXAMPLE_CHARACTERS = 300
 """Characters that are kept of an error's text. Chosen: the beginning tells the kind."""
 
-LABEL = 200
+LABEL_CHARACTERS = 200
 """Characters of a label that are kept. Chosen: longer labels are free text."""
 
 
-SCALE = 64
+SCALE_POWER = 64
 """Power of 2 by which scores are divided before they are summed. Derived from IEEE 754: the sum of 2^64 of the largest
 doubles is one, and scores above 1e-304 keep all their bits."""
 
@@ -101,7 +101,7 @@ class Histogram:
 
     @property
     def width(self) -> float:
-        return math.ldexp(1 / PER_UNIT, self.level)
+        return math.ldexp(1 / BINS_PER_UNIT, self.level)
 
     def add(self, score: float, count: int) -> None:
         """Count a score; a negative `count` takes it away."""
@@ -113,7 +113,7 @@ class Histogram:
                 del self.bins[place]
         elif count:
             self.bins[place] = count
-            while max(self.bins) - min(self.bins) >= BINS:
+            while max(self.bins) - min(self.bins) >= MAX_BINS:
                 self._merge()
 
     def _merge(self) -> None:
@@ -128,8 +128,8 @@ class Histogram:
 class OutputTally:
     """Tally of one output of an evaluator.
 
-    `total` is the sum of its scores over 2^`SCALE`, and `squares` that of their squared distances from `origin`, the
-    first score: distances from 0 would leave no digits for a small spread of large scores.
+    `total` is the sum of its scores over 2^`SCALE_POWER`, and `squares` that of their squared distances from `origin`,
+    the first score: distances from 0 would leave no digits for a small spread of large scores.
 
     `labels` is None where there are more than `MAX_LABELS`. `fresh` has the scores that are not in the sums and the
     histogram yet: equal scores of a batch are added at once, by `settle`.
@@ -154,16 +154,16 @@ class OutputTally:
     def mean(self) -> float | None:
         if not self.scored:
             return None
-        most = math.ldexp(sys.float_info.max, -SCALE)
+        most = math.ldexp(sys.float_info.max, -SCALE_POWER)
         # Rounding may lift the mean of the largest doubles above them.
-        return math.ldexp(max(-most, min(self.total.value / self.scored, most)), SCALE)
+        return math.ldexp(max(-most, min(self.total.value / self.scored, most)), SCALE_POWER)
 
     @property
     def deviation(self) -> float | None:
         """Return the standard deviation of the scores; None with fewer than two, or where it is no double."""
         if self.scored < 2 or self.origin is None:
             return None
-        total = (Fraction(self.total.high) + Fraction(self.total.low)) * 2**SCALE
+        total = (Fraction(self.total.high) + Fraction(self.total.low)) * 2**SCALE_POWER
         try:
             offset = float(total / self.scored - Fraction(self.origin))
         except OverflowError:
@@ -182,7 +182,7 @@ class OutputTally:
             self.fresh[one.score] = self.fresh.get(one.score, 0) + count
         if one.label is not None:
             self.labelled += count
-            self._label(one.label[:LABEL], count)
+            self._label(one.label[:LABEL_CHARACTERS], count)
         self.valued += count if one.valued else 0
         self.chosen += count if one.chosen else 0
 
@@ -192,7 +192,7 @@ class OutputTally:
         if self.origin is None:
             self.origin = next(iter(self.fresh), None)
         origin = self.origin or 0.0
-        self.total.add(math.ldexp(score, -SCALE) * count for score, count in self.fresh.items())
+        self.total.add(math.ldexp(score, -SCALE_POWER) * count for score, count in self.fresh.items())
         self.squares.add((score - origin) * (score - origin) * count for score, count in self.fresh.items())
         if not self.scored:
             self.total, self.squares, self.origin = CompensatedSum(), CompensatedSum(), None
@@ -275,7 +275,7 @@ class StageTally:
             kind = kind if count > 0 and len(self.kinds) < MAX_KINDS else (kind[0], OTHER)
             known = self.kinds.setdefault(kind, KindTally(0, ""))
         known.count += count
-        known.example = known.example or error[:EXAMPLE]
+        known.example = known.example or error[:EXAMPLE_CHARACTERS]
         if known.count <= 0:
             del self.kinds[kind]
 
@@ -340,8 +340,8 @@ def _output_tally(values: Mapping[str, Any]) -> OutputTally:
 def _place(score: float) -> int:
     if abs(score) > 1e280:
         # The product may be no double; such a score has no fraction.
-        return int(score) * PER_UNIT << -FIRST_LEVEL
-    return math.floor(math.ldexp(score * PER_UNIT, -FIRST_LEVEL))
+        return int(score) * BINS_PER_UNIT << -FIRST_LEVEL
+    return math.floor(math.ldexp(score * BINS_PER_UNIT, -FIRST_LEVEL))
 
 
 def scores_of(stages: Mapping[str, StageTally]) -> list[Score]:

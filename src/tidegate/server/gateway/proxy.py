@@ -10,8 +10,8 @@ and must have the token of this start as the first part of its path: programs ca
 
 Only a whole body can be priced, and sent again after a refusal. So a body of at most `MAX_BODY` bytes is read before it
 is sent. All bodies together hold at most `MAX_BODIES` bytes; a request beyond that waits, in order of arrival, before
-any of its body is read. A longer body passes through in pieces. Such a call waits for its turn, too, but a refusal is
-handed back.
+any of its body is read. A longer body passes through in pieces. Such a call waits for its turn, too, but its refusal
+goes to the program.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import httpx
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+import tidegate.admission.log_redaction  # noqa: F401  # its filter precedes every record
 from tidegate import providers
 from tidegate.admission.context import AttemptScope
 from tidegate.errors import ConfigurationError

@@ -76,7 +76,7 @@ function List({ data, refresh }) {
   return html`
     ${data.experiments.length > 1 && html`<p class="choice">${chosen.length === 2 ? html`<a href=${`#${BASE}/compare?a=${chosen[0]}&b=${chosen[1]}`}>compare the two chosen experiments</a>` : html`<span class="faint">choose two experiments to compare them</span>`}</p>`}
     <div class="scroll"><table class="list">
-      <thead><tr><th scope="col">experiment</th><th scope="col">state</th><th scope="col">answered, judged</th><th scope="col" class="number">failed</th><th scope="col" class="number">parked</th><th scope="col" class="number">ETA</th>${spends && html`<th scope="col" class="number">tokens</th><th scope="col" class="number">cost</th>`}<th scope="col">means</th><th scope="col">last activity</th><th scope="col">action</th></tr></thead>
+      <thead><tr><th scope="col">experiment</th><th scope="col">state</th><th scope="col">answered, judged</th><th scope="col" class="number">failed</th><th scope="col" class="number">parked</th><th scope="col" class="number">ETA</th>${spends && html`<th scope="col" class="number">tokens</th><th scope="col" class="number">cost</th>`}<th scope="col">mean scores</th><th scope="col">last activity</th><th scope="col">action</th></tr></thead>
       <tbody>${data.experiments.map((each) => html`
         <tr key=${each.id}>
           <th scope="row"><input type="checkbox" aria-label=${`compare ${each.name}`} checked=${chosen.includes(each.id)} onChange=${() => choose(each.id)} /> <a href=${`#${BASE}/${each.id}`}><bdi>${plain(each.name)}</bdi></a><small class="faint">${exact(each.rows)}${each.rows_complete ? "" : "+"} rows${each.repetitions > 1 ? ` × ${each.repetitions}` : ""}</small></th>
@@ -87,7 +87,7 @@ function List({ data, refresh }) {
           <td data-title="ETA" class="number">${each.eta ? clock(each.eta) : "–"}</td>
           ${spends && html`<td data-title="tokens" class="number">${each.tokens.metered ? amount(each.tokens.input_tokens + each.tokens.output_tokens) : "–"}</td>
           <td data-title="cost" class="number">${cost(each.tokens) || "–"}</td>`}
-          <td data-title="means" class="means"><${Means} of=${each} /></td>
+          <td data-title="mean scores" class="means"><${Means} of=${each} /></td>
           <td data-title="last activity" class="faint">${since(each.quiet ?? data.as_of - each.active)}</td>
           <td class="act">${each.status !== "COMPLETED" && html`<${Actions} of=${each} refresh=${refresh} short=${true} />`}</td>
         </tr>`)}</tbody>

@@ -133,7 +133,7 @@ function Summary() {
       <li>${many(programs, "program")}</li>
       <li><b>${count(answered)}</b> of ${count(calls)} calls answered</li>
       <li><b>${count(total("waiting"))}</b> waiting</li>
-      <li><b>${count(retried)}</b> refusals absorbed</li>
+      <li><b>${count(retried)}</b> refusals sent again</li>
       <li class=${givenUp ? "bad" : ""}><b>${count(givenUp)}</b> given up</li>
     </ul>`;
 }

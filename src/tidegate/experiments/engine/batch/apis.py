@@ -35,7 +35,7 @@ class Phase(StrEnum):
 
 
 class BatchStatus(NamedTuple):
-    """Status of a batch. `text` is the provider's word for it, with its reasons.
+    """Status of a batch. `text` is the provider's name for it, with its reasons.
 
     `files` are the provider's names of its result files. `retry_after` is the time in seconds that the provider asks
     for before the next look. `ended` is the number of requests that it counts as ended: each has a line.
@@ -145,7 +145,7 @@ TAG = "tidegate_tag"
 OPENAI_CLOCK_SKEW = timedelta(hours=1)
 """Time by which the provider's clock may be behind the database's. Chosen: clocks of servers differ by less."""
 
-KEPT = (409, 501)
+KEPT_FILE_STATUSES = (409, 501)
 """Statuses of a deletion that say that a file is in use, or that files are never deleted."""
 
 UNREAD = ("uploaded", "pending", "running", "notRunning")
@@ -216,7 +216,7 @@ class OpenAIBatchApi:
             status = getattr(error, "status_code", None)
             if status == 404:
                 return await self._unknown_or_kept(record)
-            if status in KEPT or is_refusal(error):
+            if status in KEPT_FILE_STATUSES or is_refusal(error):
                 return False
             raise
         return True

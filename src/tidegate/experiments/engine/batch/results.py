@@ -29,17 +29,17 @@ BATCH = "batch"
 """Family of the keys of batches: their quotas are separate from those of single calls."""
 
 
-AGE_SHARE = 0.1
+POLL_AGE_SHARE = 0.1
 """Time between two looks at a batch, as a share of its age. Chosen: the end is noticed within a tenth of the time that
 the batch took."""
 
-LEAST_POLL = 1.0
+LEAST_POLL_SECONDS = 1.0
 """Minimum seconds between two looks. Chosen: batches take minutes."""
 
-TURN = 50
+TURN_RESULTS = 50
 """Results that are processed before other work of the loop gets a turn. Chosen: about 10 ms of parsing."""
 
-MAX_SHOWN = 80
+MAX_SHOWN_CHARACTERS = 80
 """Maximum characters of an unknown id in the log. Derived from the longest id that a provider allows, 64."""
 
 logger = logging.getLogger("tidegate")
@@ -67,7 +67,9 @@ class BatchResults(BatchPart):
             if status.text != record.detail:
                 record = await self._save(replace(record, detail=status.text))
             age = self._run.shared.loop.time() - began
-            await asyncio.sleep(max(min(POLL_SECONDS, max(LEAST_POLL, AGE_SHARE * age)), status.retry_after))
+            await asyncio.sleep(
+                max(min(POLL_SECONDS, max(LEAST_POLL_SECONDS, POLL_AGE_SHARE * age)), status.retry_after)
+            )
 
     async def status(self, record: BatchRecord) -> BatchStatus:
         provider_id = record.provider_id or ""
@@ -88,7 +90,7 @@ class BatchResults(BatchPart):
         unknown = found.keys() - ids
         if unknown:
             text = "%s: %d results of batch %d ignored: their ids are not its own, such as %s"
-            logger.warning(text, self._what, len(unknown), record.number, clean(min(unknown), MAX_SHOWN))
+            logger.warning(text, self._what, len(unknown), record.number, clean(min(unknown), MAX_SHOWN_CHARACTERS))
         back, queued = [], []
         count = 0
         async for task in self._pending(items):
@@ -147,7 +149,7 @@ class BatchResults(BatchPart):
 
     async def _turn(self, count: int) -> None:
         """Let other work go on, and wait while results cannot be queued."""
-        if count % TURN == 0:
+        if count % TURN_RESULTS == 0:
             self._run.offer()
             await asyncio.sleep(0)
         while self._run.live and not self._run.shared.writer.room:

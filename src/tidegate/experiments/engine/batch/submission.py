@@ -116,14 +116,14 @@ SETTLE_SECONDS = 10.0
 VOID = "its file is deleted, so that no late request has an effect"
 """Status of a stored batch from before this deletion until it is submitted."""
 
-REFUSED = (429, 529)
+REFUSED_STATUSES = (429, 529)
 """Statuses of a creation that has no effect beside those of `is_refusal`. Source: Anthropic's errors, `overloaded`."""
 
 FILE_SECONDS = 0.5
 """Seconds between two looks at a file that the provider has not read yet. Chosen: Azure takes some seconds for a
 file."""
 
-FILE_PATIENCE = 600.0
+MAX_FILE_WAIT_SECONDS = 600.0
 """Seconds after which a batch is created though the provider has not said that it has read the file. Chosen: far above
 the time that a file of 200 MB takes."""
 
@@ -177,7 +177,7 @@ class BatchSubmission(BatchPart):
                 except Exception as error:
                     wait = retries.wait_after(error, loop.time() - asked)
                     status = getattr(error, "status_code", None)
-                    search = was_sent(error) and not (is_refusal(error) or status in REFUSED)
+                    search = was_sent(error) and not (is_refusal(error) or status in REFUSED_STATUSES)
                 else:
                     return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=made, detail=None))
             await asyncio.sleep(wait)
@@ -189,7 +189,7 @@ class BatchSubmission(BatchPart):
         """Return the provider's name of a batch's requests, when it has read them."""
         file_id, read = await self._retries(record).asked(partial(self._api.upload, f"tidegate-{record.tag}", lines))
         loop = self._shared.loop
-        until = loop.time() + FILE_PATIENCE
+        until = loop.time() + MAX_FILE_WAIT_SECONDS
         while not read and loop.time() < until:
             await asyncio.sleep(FILE_SECONDS)
             read = await self._retries(record).asked(partial(self._api.has_read, file_id))

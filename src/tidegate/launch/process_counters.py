@@ -1,0 +1,112 @@
+"""Counter files of this process, which its keys write and the parent reads.
+
+A row has one writer, under its registry's lock. A process holds the lock of its files. It leaves them at a fork, and an
+exec closes them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import threading
+import weakref
+from collections import deque
+from functools import partial
+from pathlib import Path
+
+from tidegate.admission.key_queue import KeyQueue
+from tidegate.launch.counter_file import (
+    CONTENT_BYTES,
+    FAILURES,
+    HOSTS,
+    SUFFIX,
+    TABLE_BYTES,
+    TABLE_TEXTS,
+    TABLES_AT,
+    TEXT,
+)
+from tidegate.launch.counter_row import ROW_BYTES
+from tidegate.launch.shared_counters import SharedHeldTime, SharedKeyCounts, SharedLineLength, SharedTokenCounter
+from tidegate.shared_file import HEADER, FileKind, lock, packed
+
+
+class CounterFile:
+    """Counter files of this process: another file when one is full, and separate files after a fork."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._counts: weakref.WeakSet[SharedKeyCounts] = weakref.WeakSet()
+        self._descriptors: list[int] = []
+        self.forked()
+
+    def forked(self) -> None:
+        """Leave the files, which are the parent's, and restart the counts at zero."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+        self._free: deque[memoryview] = deque()
+        self._lock = threading.Lock()
+        self._tables: memoryview | None = None
+        self._places: tuple[dict[str, int], ...] = ({}, {})
+        for counts in self._counts:
+            counts.detach()
+
+    def track(self, queue: KeyQueue) -> None:
+        """Count in a row the events of the key queue `queue` from now on."""
+        counts = SharedKeyCounts(queue, self._row, partial(self._count, FAILURES))
+        queue.admission.counts = counts
+        queue.waiting = SharedLineLength(counts)
+        queue.tokens = SharedTokenCounter(counts)
+        queue.held = SharedHeldTime(counts, queue.admission.used_at)
+        self._counts.add(counts)
+
+    def count_host(self, host: str) -> None:
+        """Count one more ungoverned call to `host`."""
+        self._count(HOSTS, host)
+
+    def _row(self) -> memoryview:
+        """Return a free row; in private memory where no file can be created."""
+        while True:
+            try:
+                return self._free.popleft()
+            except IndexError:
+                self._add_file()
+
+    def _count(self, table: int, text: str) -> None:
+        with self._lock:
+            memory = self._tables or self._add_file()
+            places = self._places[table]
+            place = places.get(text, 0)
+            if not place and len(places) + 1 < TABLE_TEXTS:
+                place = places[text] = len(places) + 1
+            at = table * TABLE_BYTES + place * TEXT.size
+            number, name = TEXT.unpack_from(memory, at)
+            TEXT.pack_into(memory, at, number + 1, text.encode("utf-8", "replace") if place else name)
+
+    def _add_file(self) -> memoryview:
+        """Make the rows of one more file free; return the tables that are in use."""
+        content = self._mapped()[HEADER.size :]
+        # A deque, because two registries may take rows at the same time.
+        self._free.extend(content[at : at + ROW_BYTES] for at in range(0, TABLES_AT, ROW_BYTES))
+        if self._tables is None:
+            self._tables = content[TABLES_AT:]
+        return self._tables
+
+    def _mapped(self) -> memoryview:
+        blank = packed(FileKind.COUNTERS, bytes(CONTENT_BYTES))
+        path = Path(self._folder) / f"{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            with path.open("x+b", buffering=0) as file:
+                # Write the zeros instead of extending the file: a store into a page without disk space ends the
+                # program.
+                file.write(blank)
+                mapped = mmap.mmap(file.fileno(), len(blank))
+            # Another open file: a mapping keeps its own one open in a forked child, too.
+            descriptor = os.open(path, os.O_RDWR)
+            self._descriptors.append(descriptor)
+            lock(descriptor)
+            # Readers take a file without a lock for that of an ended process.
+            path.rename(path.with_suffix(SUFFIX))
+        except (OSError, ValueError):
+            return memoryview(bytearray(blank))
+        return memoryview(mapped)
