@@ -237,13 +237,15 @@ def test_processes_in_another_folder_find_the_prices(tmp_path: Path) -> None:
 
 
 TOLD = """
-import signal, sys
+import select, signal, sys
 def told(number, frame):
     print(signal.Signals(number).name, flush=True)
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
     signal.signal(number, told)
 print("ready", flush=True)
-sys.stdin.read()
+# Python calls a handler between two steps only: a signal right before a read without end would wait for its end.
+while not select.select([sys.stdin], [], [], 0.1)[0]:
+    pass
 """
 
 
