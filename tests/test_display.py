@@ -20,7 +20,7 @@ from tidegate.core.safe_text import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
 from tidegate.experiments.commands.display import Printer, table, waits
-from tidegate.launch.process_counters import CounterFile
+from tidegate.launch.process_counters import ProcessCounters
 from tidegate.launch.totals import Folder
 
 EVIL = "gpt\r\nERROR forged\n\x1b[2J\x1b]0;pwn\x07\x9b31m\x7f\u202etxt\u2066\u2028\u200b\ud800"
@@ -74,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
     from tidegate.settings import Settings
 
     slots = KeyQueue(AdmissionController(KEY, Settings(), 60.0, 0.0))
-    CounterFile(str(tmp_path)).track(slots)
+    ProcessCounters(str(tmp_path)).track(slots)
     reading = bucket(60.0, 10.0)._replace(name="requests\x1b[2J")
     slots.admission.settle(slots.admission.admit(Cost(), 0.0, 0.0, None), answer(reading), 1.0, 0.5, None)
     return tmp_path

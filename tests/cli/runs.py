@@ -15,7 +15,7 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.values import Cost
-from tidegate.launch.process_counters import CounterFile
+from tidegate.launch.process_counters import ProcessCounters
 from tidegate.settings import Settings
 from tidegate.shared_file import lock
 
@@ -36,7 +36,7 @@ def used_at(folder: Path, model: str, ago: float, waiting: int = 0, closed_for: 
     """Write a key of a model whose last call ended so many seconds ago; a refusal may close it."""
     then = time.monotonic() - ago
     slots = KeyQueue(AdmissionController(KEY._replace(scope=model), Settings(), 60.0, then))
-    CounterFile(str(folder)).track(slots)
+    ProcessCounters(str(folder)).track(slots)
     for _ in range(waiting):
         slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))
     permit = slots.admission.admit(Cost(), then - 0.5, 0.0, None)

@@ -8,6 +8,8 @@ import subprocess
 import textwrap
 import time
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -253,9 +255,9 @@ MAC = ["import signal; del signal.sigtimedwait; " + word if "import sys" in word
 """Where signals cannot be waited for with a timeout."""
 
 
-@pytest.mark.parametrize("command", [RUN, MAC], ids=["with", "without a timeout"])
-@pytest.mark.parametrize("name", some(["SIGINT", "SIGTERM"], ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH"]))
-def test_a_signal_that_is_sent_to_us_reaches_the_command_once(name: str, command: list[str]) -> None:
+@contextmanager
+def told(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that tells its signals, in a session of its own; at its end nothing else was said."""
     with subprocess.Popen(
         [*command, PYTHON, "-c", TOLD],
         env=environ(),
@@ -265,36 +267,35 @@ def test_a_signal_that_is_sent_to_us_reaches_the_command_once(name: str, command
         text=True,
         start_new_session=True,
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.Signals[name])
-        assert process.stdout.readline() == f"{name}\n"
-        out, err = process.communicate("", timeout=300)
-    assert Done(process.returncode, out, err.splitlines()).last == UNSEEN
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+            out, err = process.communicate("", timeout=300)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert Done(process.returncode, out, err.splitlines()).lines == [UNSEEN]
     assert (process.returncode, out) == (0, "")
+
+
+@pytest.mark.parametrize("command", [RUN, MAC], ids=["with", "without a timeout"])
+@pytest.mark.parametrize("name", some(["SIGINT", "SIGTERM"], ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH"]))
+def test_a_signal_that_is_sent_to_us_reaches_the_command_once(name: str, command: list[str]) -> None:
+    with told(command) as process:
+        process.send_signal(signal.Signals[name])
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{name}\n"
 
 
 def test_a_run_that_is_stopped_for_a_while_goes_on() -> None:
     """As a scheduler suspends a job: nobody is asked, and the command runs on."""
-    with subprocess.Popen(
-        [*RUN, PYTHON, "-c", TOLD],
-        env=environ(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    with told(RUN) as process:
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
         # The time of its wait for signals has to pass.
         time.sleep(2 * LOOK_SECONDS)
         process.send_signal(signal.SIGCONT)
-        out, err = process.communicate("", timeout=300)
-    assert Done(process.returncode, out, err.splitlines()).lines == [UNSEEN]
-    assert (process.returncode, out) == (0, "")
 
 
 def test_the_exit_code_is_kept_where_whoever_started_us_ignores_the_end_of_children() -> None:

@@ -25,7 +25,7 @@ from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.snapshot import Sharing
 from tidegate.core.values import Cost
 from tidegate.launch.counter_file import SUFFIX
-from tidegate.launch.process_counters import CounterFile
+from tidegate.launch.process_counters import ProcessCounters
 from tidegate.launch.runs import COMMAND, PREFIX, run_folder, write_command
 from tidegate.settings import Settings
 from tidegate.shared_file import HEADER, MAGIC, VERSION, FileKind, packed
@@ -50,7 +50,7 @@ class SharedQueue(KeyQueue):
 
 def waiting_at(folder: Path, count: int, kind: type[KeyQueue] = KeyQueue) -> None:
     slots = kind(AdmissionController(KEY, Settings(), 60.0, time.monotonic()))
-    CounterFile(str(folder)).track(slots)
+    ProcessCounters(str(folder)).track(slots)
     for _ in range(count):
         slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))
     now = time.monotonic()
@@ -104,7 +104,7 @@ def test_the_eta_of_a_shared_key_counts_the_calls_that_other_processes_send_befo
 @pytest.mark.usefixtures("frozen_time")
 def test_it_tells_a_long_pause_to_its_real_end_and_the_next_try_before(of_a_run: OfARun) -> None:
     slots = KeyQueue(AdmissionController(KEY, Settings(), 60.0, time.monotonic()))
-    CounterFile(str(of_a_run(os.getpid()))).track(slots)
+    ProcessCounters(str(of_a_run(os.getpid()))).track(slots)
     now = time.monotonic()
     permit = slots.admission.admit(Cost(), now - 0.5, 0.0, None)
     slots.admission.settle(permit, refusal(7200.0), now, 0.5, None)

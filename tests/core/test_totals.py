@@ -13,7 +13,7 @@ from tests.effort import effort
 from tidegate.admission import hooks
 from tidegate.core.exchange import Ending
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
-from tidegate.launch.process_counters import CounterFile
+from tidegate.launch.process_counters import ProcessCounters
 from tidegate.launch.totals import Folder
 
 OVERLOADED = Outcome(Kind.OVERLOADED, Cause.OVERLOAD, status=529)
@@ -110,7 +110,7 @@ def test_snapshot_of_a_key_with_calls_of_every_kind_adds_up(seed: int) -> None:
 def test_totals_of_a_run_add_up_as_the_snapshot_does(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(tmp_path)).track)
+    monkeypatch.setattr(hooks, "on_new_queue", ProcessCounters(str(tmp_path)).track)
     scene = Scene()
     books = Books(scene, seed)
     for _ in range(200):

@@ -27,7 +27,7 @@ from tidegate.launch.counter_row import (
     KeyChange,
     read_changes,
 )
-from tidegate.launch.process_counters import CounterFile
+from tidegate.launch.process_counters import ProcessCounters
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
 from tidegate.shared_file import VERSION
@@ -77,7 +77,7 @@ def test_a_record_of_nonsense_is_passed_over(value: float, cell: int) -> None:
 
 
 def test_a_limit_is_noted_when_it_is_learned_and_when_it_changes(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))
     call(slots, 2.0, answer(bucket(60.0, 9.0)))
     call(slots, 4.0, answer(bucket(30.0, 9.0)))
@@ -86,7 +86,7 @@ def test_a_limit_is_noted_when_it_is_learned_and_when_it_changes(tmp_path: Path)
 
 
 def test_a_cut_has_the_cause_of_its_refusal(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     admission = slots.admission
     permits = [admission.admit(Cost(), 0.0, 0.0, None) for _ in range(8)]
     for permit in permits[:7]:
@@ -98,7 +98,7 @@ def test_a_cut_has_the_cause_of_its_refusal(tmp_path: Path) -> None:
 
 
 def test_a_cooldown_is_noted_once_a_wave_with_the_wait_that_was_asked_for(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     permits = [slots.admission.admit(Cost(), 0.0, 0.0, None) for _ in range(4)]
     for number, permit in enumerate(permits):
         slots.admission.settle(permit, refusal(30.0), 1.0 + number / 10, 0.5, None)
@@ -110,7 +110,7 @@ def test_a_cooldown_is_noted_once_a_wave_with_the_wait_that_was_asked_for(tmp_pa
 
 
 def test_a_breaker_is_noted_at_its_opening_and_closing(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     for number in range(5):
         call(slots, float(number), OUTAGE)
     (row,) = only(tmp_path).here
@@ -125,7 +125,7 @@ def test_a_breaker_is_noted_at_its_opening_and_closing(tmp_path: Path) -> None:
 
 
 def test_a_rejected_key_is_noted_with_its_cause_until_it_works_again(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, Outcome(Kind.DAILY_LIMIT, Cause.DAY, 7200.0))
     call(slots, 9000.0)
     assert [(each.kind, each.cause) for each in noted(tmp_path)] == [
@@ -135,7 +135,7 @@ def test_a_rejected_key_is_noted_with_its_cause_until_it_works_again(tmp_path: P
 
 
 def test_steady_answers_note_nothing(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))
     for number in range(1, 30):
         call(slots, float(number))
@@ -143,7 +143,7 @@ def test_steady_answers_note_nothing(tmp_path: Path) -> None:
 
 
 def test_provenance_and_percentiles_stand_in_the_row(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))
     call(slots, 5.0)
     (row,) = only(tmp_path).here
@@ -165,7 +165,7 @@ def test_provenance_and_percentiles_stand_in_the_row(tmp_path: Path) -> None:
     ],
 )
 def test_refusals_are_counted_by_cause_and_fate(outcome: Outcome, group: str, tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots)
     for times, fate in enumerate(FATES, 1):
         for _ in range(times):
@@ -177,7 +177,7 @@ def test_refusals_are_counted_by_cause_and_fate(outcome: Outcome, group: str, tm
 
 
 def test_a_refusal_of_an_attempt_without_a_call_is_handed_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(tmp_path)).track)
+    monkeypatch.setattr(hooks, "on_new_queue", ProcessCounters(str(tmp_path)).track)
     registry = RateLimitRegistry(Settings())
     permit = registry.try_admit(KEY)
     assert permit
@@ -186,7 +186,7 @@ def test_a_refusal_of_an_attempt_without_a_call_is_handed_back(tmp_path: Path, m
 
 
 def test_a_file_of_an_older_version_is_told_as_unreadable_beside_the_others(tmp_path: Path) -> None:
-    call(opened(CounterFile(str(tmp_path))))
+    call(opened(ProcessCounters(str(tmp_path))))
     (path,) = tmp_path.iterdir()
     (tmp_path / f"1-{path.name}").write_bytes(gzip.decompress(V3.read_bytes()))
     seen = Folder(tmp_path, onlooker=True).totals()
@@ -198,7 +198,7 @@ def test_a_file_of_an_older_version_is_told_as_unreadable_beside_the_others(tmp_
 
 @pytest.mark.parametrize("limit", [math.nan, math.inf, 0.0, -1.0])
 def test_a_file_with_impossible_numbers_is_told_as_unreadable(limit: float, tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))
     (path,) = tmp_path.iterdir()
     content = path.read_bytes()
@@ -216,7 +216,7 @@ def test_processes_that_share_a_key_note_the_cause_of_their_own_refusals(
     registries = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(tmp_path / name)).track)
+        monkeypatch.setattr(hooks, "on_new_queue", ProcessCounters(str(tmp_path / name)).track)
         settings = Settings(telemetry=False)
         registries.append(RateLimitRegistry(settings, clock=clock, carrier=MemoryCarrier(store)))
         for registry in registries:

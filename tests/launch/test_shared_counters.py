@@ -23,13 +23,13 @@ from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading, Usage
 from tidegate.core.wait_text import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.launch import counter_file, counter_row
-from tidegate.launch.process_counters import CounterFile
+from tidegate.launch.process_counters import ProcessCounters
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal, Totals
 from tidegate.providers import ModelPrice
 from tidegate.settings import Settings
 
 
-def opened(sheets: CounterFile, key: Key = KEY) -> KeyQueue:
+def opened(sheets: ProcessCounters, key: Key = KEY) -> KeyQueue:
     slots = KeyQueue(AdmissionController(key, Settings(), 60.0, 0.0))
     sheets.track(slots)
     return slots
@@ -45,7 +45,7 @@ def only(folder: Path) -> KeyTotal:
 
 
 def test_what_happens_at_a_key_stands_in_its_row_at_once(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots)
     slots.admission.admit(Cost(), 2.0, 0.0, None)
     total = only(tmp_path)
@@ -54,7 +54,7 @@ def test_what_happens_at_a_key_stands_in_its_row_at_once(tmp_path: Path) -> None
 
 
 def test_it_counts_as_a_key_without_a_sheet_does(tmp_path: Path) -> None:
-    kept, plain = opened(CounterFile(str(tmp_path))), KeyQueue(AdmissionController(KEY, Settings(), 60.0, 0.0))
+    kept, plain = opened(ProcessCounters(str(tmp_path))), KeyQueue(AdmissionController(KEY, Settings(), 60.0, 0.0))
     for slots in (kept, plain):
         for outcome in (OK, refusal(3.0), answer(bucket(60.0, 12.0)), answer(bucket(-1.0, -1.0))):
             call(slots, 5.0, outcome)
@@ -68,7 +68,7 @@ def test_it_counts_as_a_key_without_a_sheet_does(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_cut_off_is_unreadable_while_it_is(tmp_path: Path) -> None:
-    call(opened(CounterFile(str(tmp_path))))
+    call(opened(ProcessCounters(str(tmp_path))))
     (path,) = tmp_path.iterdir()
     whole, folder = path.read_bytes(), Folder(tmp_path)
     path.write_bytes(whole[:5000])
@@ -79,7 +79,7 @@ def test_a_file_that_was_cut_off_is_unreadable_while_it_is(tmp_path: Path) -> No
 
 
 def test_who_waits_stands_there_too(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots)
     waiter = Waiter(lambda: pytest.fail("nobody waits here"), 0)  # type: ignore[arg-type]
     slots.waiting.enqueue(waiter)
@@ -89,7 +89,7 @@ def test_who_waits_stands_there_too(tmp_path: Path) -> None:
 
 
 def test_a_quota_that_is_learned_in_a_burst_is_written_at_once(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     first, second = (slots.admission.admit(Cost(), 0.0, 0.0, None) for _ in range(2))
     slots.admission.settle(first, OK, 0.01, 0.01, None)
     slots.admission.settle(second, answer(bucket(60.0, 58.0)), 0.02, 0.02, None)
@@ -98,7 +98,7 @@ def test_a_quota_that_is_learned_in_a_burst_is_written_at_once(tmp_path: Path) -
 
 
 def test_a_quota_is_told_with_what_was_used_of_it(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))
     for number in range(5):
         call(slots, 10.0 + number)
@@ -108,7 +108,7 @@ def test_a_quota_is_told_with_what_was_used_of_it(tmp_path: Path) -> None:
 
 
 def test_what_lies_before_those_who_wait_is_foreseen_as_in_the_process_itself(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 3.0)))
     for _ in range(8):
         waiter = Waiter(lambda: pytest.fail("nobody waits here"), 0)  # type: ignore[arg-type]
@@ -121,14 +121,14 @@ def test_what_lies_before_those_who_wait_is_foreseen_as_in_the_process_itself(tm
 
 
 def test_a_pause_is_told_as_soon_as_somebody_waits_for_its_end(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, refusal(30.0))
     slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     assert estimate_eta(only(tmp_path).outlook(11.0)) == (20.0, "pause")
 
 
 def test_long_pause_is_foreseen_to_the_end_that_the_provider_named_as_in_the_process_itself(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, refusal(600.0))
     for _ in range(50):
         slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_long_pause_is_foreseen_to_the_end_that_the_provider_named_as_in_the_pro
 
 
 def test_reset_of_the_days_quota_is_told_to_its_end(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, Outcome(Kind.DAILY_LIMIT, Cause.RATE, 7200.0))
     slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     assert head_wait(only(tmp_path).outlook(2.0)) == HeadWait("quota day", 7199.0)
@@ -147,7 +147,7 @@ def test_reset_of_the_days_quota_is_told_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_breaker_is_told_also_where_nobody_waits_for_it(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     for number in range(5):
         call(slots, float(number), OUTAGE)
     assert slots.admission.breaker.ready_at > 5.0
@@ -156,7 +156,7 @@ def test_a_breaker_is_told_also_where_nobody_waits_for_it(tmp_path: Path) -> Non
 
 
 def test_a_boundary_that_has_passed_since_brings_the_limit_back(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     call(slots, 0.0, answer(fixed(60.0, 0.0, reset_after=10.0)))
     slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     call(slots, 2.0)
@@ -177,7 +177,7 @@ def test_processes_share_their_quotas_and_add_their_slots() -> None:
 
 
 def test_a_quota_keeps_its_place_where_another_is_forgotten_and_binds_nobody_any_more(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path)))
+    slots = opened(ProcessCounters(str(tmp_path)))
     day = QuotaReading("day", "requests", "continuous", 60.0, 0.0, None, 86_400.0)
     slots.admission.quotas.seed(day, "continuous", 0.0)
     for _ in range(8):
@@ -191,7 +191,7 @@ def test_a_quota_keeps_its_place_where_another_is_forgotten_and_binds_nobody_any
 
 
 def test_an_onlooker_takes_nothing_away(tmp_path: Path) -> None:
-    counters = CounterFile(str(tmp_path))
+    counters = ProcessCounters(str(tmp_path))
     call(opened(counters))
     counters.forked()
     assert Folder(tmp_path, onlooker=True).totals().keys == {}
@@ -199,7 +199,7 @@ def test_an_onlooker_takes_nothing_away(tmp_path: Path) -> None:
 
 
 def test_a_full_sheet_is_followed_by_another(tmp_path: Path) -> None:
-    sheets = CounterFile(str(tmp_path))
+    sheets = ProcessCounters(str(tmp_path))
     kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * counter_file.FILE_KEYS + 1)]
     for slots in kept:
         call(slots)
@@ -208,14 +208,14 @@ def test_a_full_sheet_is_followed_by_another(tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_made_anew_adds_to_what_it_was(tmp_path: Path) -> None:
-    sheets = CounterFile(str(tmp_path))
+    sheets = ProcessCounters(str(tmp_path))
     for _ in range(2):
         call(opened(sheets))
     assert only(tmp_path).calls == 2
 
 
 def test_after_a_fork_the_child_has_rows_of_its_own_and_counts_from_nothing(tmp_path: Path) -> None:
-    sheets = CounterFile(str(tmp_path))
+    sheets = ProcessCounters(str(tmp_path))
     slots = opened(sheets)
     call(slots)
     sheets.forked()
@@ -229,18 +229,18 @@ def test_after_a_fork_the_child_has_rows_of_its_own_and_counts_from_nothing(tmp_
 
 
 def test_where_no_file_can_be_made_it_counts_all_the_same(tmp_path: Path) -> None:
-    slots = opened(CounterFile(str(tmp_path / "gone")))
+    slots = opened(ProcessCounters(str(tmp_path / "gone")))
     call(slots)
     assert slots.admission.counts.answered == 1
 
 
 def test_a_name_that_is_too_long_is_cut(tmp_path: Path) -> None:
-    call(opened(CounterFile(str(tmp_path)), Key("p", "https://" + "ü" * 300)))
+    call(opened(ProcessCounters(str(tmp_path)), Key("p", "https://" + "ü" * 300)))
     assert only(tmp_path).key.startswith("p · üüü")
 
 
 def test_a_process_that_has_ended_is_read_once_and_does_nothing_any_more(tmp_path: Path) -> None:
-    sheets = CounterFile(str(tmp_path))
+    sheets = ProcessCounters(str(tmp_path))
     slots = opened(sheets)
     call(slots)
     slots.admission.admit(Cost(), 2.0, 0.0, None)
@@ -254,8 +254,8 @@ def test_a_process_that_has_ended_is_read_once_and_does_nothing_any_more(tmp_pat
 
 PROCESS = """
 import os, sys
-from tests.launch.test_shared_counters import CounterFile, Cost, opened
-counters = CounterFile(sys.argv[1])
+from tests.launch.test_shared_counters import ProcessCounters, Cost, opened
+counters = ProcessCounters(sys.argv[1])
 queue = opened(counters)
 queue.admission.admit(Cost(), 2.0, 0.0, None)
 print(flush=True)
@@ -284,7 +284,7 @@ def test_a_process_counts_as_live_until_it_is_killed_or_becomes_another_program(
 
 
 def test_a_child_of_a_fork_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
-    counters = CounterFile(str(tmp_path))
+    counters = ProcessCounters(str(tmp_path))
     call(opened(counters))
     (left, left_seen), (ended, ended_seen) = os.pipe(), os.pipe()
     child = os.fork()
@@ -325,7 +325,7 @@ def test_a_row_says_by_what_and_by_how_many_its_key_is_shared(tmp_path: Path, mo
     counted, shared = tmp_path / "counted", tmp_path / "shared"
     counted.mkdir()
     shared.mkdir(0o700)
-    monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(counted)).track)
+    monkeypatch.setattr(hooks, "on_new_queue", ProcessCounters(str(counted)).track)
     registries = [RateLimitRegistry(Settings(share=str(shared))) for _ in range(2)]
     for _ in range(3):
         for registry in registries:
@@ -365,7 +365,7 @@ def test_processes_that_share_a_key_count_its_use_once() -> None:
 
 
 def test_a_row_has_the_tokens_and_the_cost_of_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(tmp_path)).track)
+    monkeypatch.setattr(hooks, "on_new_queue", ProcessCounters(str(tmp_path)).track)
     registry = RateLimitRegistry(Settings(share="off"))
     price = ModelPrice(1.0, 2.0)
     monkeypatch.setattr("tidegate.providers._prices._added", {(None, "m"): price})
@@ -399,7 +399,7 @@ def test_the_row_names_the_instants_of_the_queue(tmp_path: Path) -> None:
     scene = Scene()
     calls = [scene.call() for _ in range(4)]
     queue = scene.registry._queues[KEY]
-    sheets = CounterFile(str(tmp_path))
+    sheets = ProcessCounters(str(tmp_path))
     sheets.track(queue)
     calls += [scene.call() for _ in range(16)]
     compared = 0
@@ -424,7 +424,7 @@ def test_the_row_names_the_instants_of_the_queue(tmp_path: Path) -> None:
 def test_the_row_says_why_the_provider_is_down(tmp_path: Path) -> None:
     scene = Scene()
     calls = [scene.call() for _ in range(6)]
-    sheets = CounterFile(str(tmp_path))
+    sheets = ProcessCounters(str(tmp_path))
     sheets.track(scene.registry._queues[KEY])
     for each in calls[:5]:
         each.reply(OUTAGE._replace(error="ConnectError: [Errno 111] Connection refused"))
@@ -437,7 +437,7 @@ def test_the_row_says_why_the_provider_is_down(tmp_path: Path) -> None:
 
 
 def test_what_bound_the_key_is_in_its_row(tmp_path: Path) -> None:
-    slots, sheets = KeyQueue(AdmissionController(KEY, Settings(), 60.0, 100.0)), CounterFile(str(tmp_path))
+    slots, sheets = KeyQueue(AdmissionController(KEY, Settings(), 60.0, 100.0)), ProcessCounters(str(tmp_path))
     sheets.track(slots)
     call(slots, 100.0, answer(bucket(60.0, 1.0)))
     for now in (102.0, 112.0):

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.cli.running import PYTHON, run
 from tests.launch.plugin import install_plugin
 from tidegate.admission.hooks import REFUSED, SOCKET
-from tidegate.launch.process_counters import CounterFile
+from tidegate.launch.process_counters import ProcessCounters
 from tidegate.launch.runs import Ungoverned, read_ungoverned
 from tidegate.launch.totals import Folder
 
@@ -19,7 +19,7 @@ def seen(folder: Path) -> Ungoverned:
 
 
 def test_host_counts_of_a_process_and_its_fork_add_up(tmp_path: Path) -> None:
-    counts = CounterFile(str(tmp_path))
+    counts = ProcessCounters(str(tmp_path))
     for _ in range(3):
         counts.count_host("a.example")
     child = os.fork()
@@ -34,7 +34,7 @@ def test_host_counts_of_a_process_and_its_fork_add_up(tmp_path: Path) -> None:
 
 
 def test_host_counts_of_sessions_and_of_refused_requests_are_no_calls(tmp_path: Path) -> None:
-    counts = CounterFile(str(tmp_path))
+    counts = ProcessCounters(str(tmp_path))
     for host in ("api.example", f"{SOCKET}api.example", f"{SOCKET}api.example", f"{REFUSED}api.example"):
         counts.count_host(host)
     found = seen(tmp_path)
@@ -43,7 +43,7 @@ def test_host_counts_of_sessions_and_of_refused_requests_are_no_calls(tmp_path: 
 
 
 def test_host_counts_of_many_hosts_are_bounded(tmp_path: Path) -> None:
-    counts = CounterFile(str(tmp_path))
+    counts = ProcessCounters(str(tmp_path))
     for number in range(5000):
         counts.count_host(f"h{number}.example")
     found = seen(tmp_path)
@@ -52,7 +52,7 @@ def test_host_counts_of_many_hosts_are_bounded(tmp_path: Path) -> None:
 
 
 def test_host_counts_without_a_folder_do_not_fail(tmp_path: Path) -> None:
-    CounterFile(str(tmp_path / "gone")).count_host("a.example")
+    ProcessCounters(str(tmp_path / "gone")).count_host("a.example")
     assert seen(tmp_path).calls == 0
 
 

@@ -19,7 +19,7 @@ from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Experiment, ExperimentRunner
 from tidegate.experiments.commands.export import exported
-from tidegate.launch.process_counters import CounterFile
+from tidegate.launch.process_counters import ProcessCounters
 from tidegate.telemetry.attributes import described
 
 PLANTED = {
@@ -60,7 +60,7 @@ class Run:
         handler = logging.Handler()
         handler.emit = lambda record: lines.append(handler.format(record))  # type: ignore[method-assign]
         logging.getLogger("tidegate").addHandler(handler)
-        before, hooks.on_new_queue = hooks.on_new_queue, CounterFile(str(folder)).track
+        before, hooks.on_new_queue = hooks.on_new_queue, ProcessCounters(str(folder)).track
         registry = RateLimitRegistry(tidegate.Settings(max_wait=0.0, telemetry=False))
         events: list[str] = []
         registry.subscribe(lambda event: events.append(f"{event!r} {event.key}"))

@@ -1,4 +1,4 @@
-"""What a `tidegate run` is asked for, by its command line and by its environment; without typer and pydantic.
+"""Request of a `tidegate run`, from its command line and its environment, read without typer and pydantic.
 
 Every program under `tidegate run` waits for this code. `read` knows the usual forms of the command line, and leaves all
 others to `tidegate.cli.run`, where typer reads them and explains mistakes.

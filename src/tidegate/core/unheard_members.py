@@ -1,4 +1,4 @@
-"""What other members of a log do while this member does not hear them: late admissions, and a part of the limits.
+"""Room for other members of a log while this member does not hear them: late admissions, and a part of the limits.
 
 Theory of operation of `UnseenDemand`. At a server, a member hears the others with the next exchange. What they admit
 until then is not in its replica, so several members would take the same units of a quota with little left. A member

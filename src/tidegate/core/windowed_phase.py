@@ -53,7 +53,7 @@ class WindowedPhase:
 
     @property
     def expected(self) -> bool:
-        """Whether the size of the next window is known from one that was no window of the size before."""
+        """Return whether the next window's size is known, from a window of another size than the one before."""
         return self._size > 0
 
     def begin(self, run: Burst, sent_at: float) -> None:

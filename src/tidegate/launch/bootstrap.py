@@ -320,10 +320,10 @@ class KeyRecorder:
         self._counters().count_host(host)
 
     def _counters(self) -> Any:
-        from tidegate.launch.process_counters import CounterFile
+        from tidegate.launch.process_counters import ProcessCounters
 
         # Of two threads, both get the object of the first one.
-        return self._made.setdefault("counters", CounterFile(self._run_dir or ""))
+        return self._made.setdefault("counters", ProcessCounters(self._run_dir or ""))
 
     def _forked(self) -> None:
         for counts in self._made.values():

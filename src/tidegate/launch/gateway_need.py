@@ -1,4 +1,4 @@
-"""Whether a run needs a gateway: for programs that are not Python.
+"""Need of a run for a gateway: its command runs programs that are not Python.
 
 Every `tidegate run` asks this, so the module imports none of what starts a gateway.
 """

@@ -31,7 +31,7 @@ from tidegate.launch.shared_counters import SharedHeldTime, SharedKeyCounts, Sha
 from tidegate.shared_file import HEADER, FileKind, lock, packed
 
 
-class CounterFile:
+class ProcessCounters:
     """Counter files of this process: another file when one is full, and separate files after a fork."""
 
     def __init__(self, folder: str) -> None:

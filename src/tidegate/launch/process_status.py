@@ -11,7 +11,7 @@ from typing import Any
 
 from tidegate.admission import process
 from tidegate.admission.redaction import clean_arguments
-from tidegate.launch.process_counters import CounterFile
+from tidegate.launch.process_counters import ProcessCounters
 from tidegate.launch.runs import RunFolder, write_command
 
 
@@ -27,7 +27,7 @@ class ProcessStatus:
     """Folder of this process, from the first key on; without one, where none can be created, nothing is counted."""
 
     def __init__(self) -> None:
-        self._counters: CounterFile | None = None
+        self._counters: ProcessCounters | None = None
         self._tried = False
         # At a fork the counters leave the rows of the parent before a registry clears its queues.
         process.call_first(self._forked)
@@ -50,7 +50,7 @@ class ProcessStatus:
             write_command(Path(folder.path), shlex.join(clean_arguments(typed(sys.orig_argv))), forks=True)
         except OSError:
             return
-        self._counters = CounterFile(folder.path)
+        self._counters = ProcessCounters(folder.path)
 
     def _forked(self) -> None:
         if self._counters is not None:
