@@ -34,13 +34,13 @@ from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.settings import Settings
-from tidegate.shared_log.host_log import PROBED_EVERY
+from tidegate.shared_log.host_log import PROBE_SECONDS
 from tidegate.testing import Call, Distribution, Limit, Scenario
 from tidegate.testing.accounts import Accounts
 
 MOST_STEPS = 20_000_000
 
-REAPED = PROBED_EVERY
+REAPED = PROBE_SECONDS
 """Seconds after which the log notices that a member was killed, at most: as the host's carrier does."""
 
 REFUSED_AWAY = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.memory_log import MemoryCarrier, MemoryMember, MemoryStore
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.admission.shared_keys import MOST_LOCKED
+from tidegate.admission.shared_keys import MAX_LOCKED_SECONDS
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key, Kind, Outcome
 from tidegate.settings import Settings
@@ -72,7 +72,7 @@ def test_a_child_that_cannot_join_yet_has_attempts_of_its_own_alone() -> None:
     child.after_fork_in_child()
     log.holder = parent
     assert child.snapshot().keys[KEY].in_flight == 0
-    clock.advance(2 * MOST_LOCKED)
+    clock.advance(2 * MAX_LOCKED_SECONDS)
     own = child.try_admit(KEY)
     assert isinstance(own, Permit), "it decides alone where the log stays locked"
     assert child.snapshot().keys[KEY].in_flight == 1

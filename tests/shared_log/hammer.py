@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record
 from tidegate.shared_log.host import HostCarrier
-from tidegate.shared_log.host_log import PATIENCE
+from tidegate.shared_log.host_log import LOCK_WAIT_SECONDS
 
 MOST_SECONDS = 240.0
 """For which the survivors may differ: on a machine that does nothing else, it takes two."""
@@ -135,12 +135,13 @@ class Replica:
     def _wait(self, now: float) -> None:
         """A member waits for a state once, and then for the lock once, by the instants that it gives itself.
 
-        Each look may be `PATIENCE` after the one before, so that the lock is first found taken after twice of it.
+        Each look may be `LOCK_WAIT_SECONDS` after the one before, so that the lock is first found taken after twice of
+        it.
         """
-        if not self._none_since or now - self._none_last > PATIENCE:
+        if not self._none_since or now - self._none_last > LOCK_WAIT_SECONDS:
             self._none_since = now
         self._none_last = now
-        if now - self._none_since >= 3 * PATIENCE:
+        if now - self._none_since >= 3 * LOCK_WAIT_SECONDS:
             self.board.add(self.slot, LATE)
 
 

@@ -85,7 +85,7 @@ def test_a_corrupt_log_ends_with_the_attempts_of_the_others(folder: Path, member
 def test_processes_whose_file_was_removed_share_again_with_later_ones(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_log, "PROBED_EVERY", 0.01)
+    monkeypatch.setattr(host_log, "PROBE_SECONDS", 0.01)
     own, other, told = sharing(folder)
     call(own, other, own, other)
     flying = admitted(other)
@@ -122,7 +122,7 @@ def test_a_log_that_cannot_be_joined_is_told_with_its_reason(
     own, other, told = sharing(folder)
     call(other)
     if full == "budget":
-        monkeypatch.setattr(host, "BUDGET", 0)
+        monkeypatch.setattr(host, "BUDGET_BYTES", 0)
     else:
         monkeypatch.setattr(LogFile, "grow", no_space)
     call(own, own)

@@ -11,7 +11,7 @@ import pytest
 from tidegate.shared_file import VERSION
 from tidegate.shared_log import host
 from tidegate.shared_log.carrier import Unshared
-from tidegate.shared_log.folder import IDLE, PrivateFolder, candidates
+from tidegate.shared_log.folder import IDLE_FILE_SECONDS, PrivateFolder, candidates
 from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.lives import Lives
 
@@ -168,7 +168,7 @@ def test_only_idle_files_without_members_are_removed(tmp_path: Path) -> None:
     carrier = HostCarrier.at(tmp_path / "own")
     assert carrier.join(b"used", 1.0)
     for path in (used, idle):
-        os.utime(path, (0, path.stat().st_mtime - IDLE - 60))
+        os.utime(path, (0, path.stat().st_mtime - IDLE_FILE_SECONDS - 60))
     HostCarrier.at(tmp_path / "own").close()
     assert (used.exists(), idle.exists(), new.exists()) == (True, False, True)
     carrier.close()
@@ -177,7 +177,7 @@ def test_only_idle_files_without_members_are_removed(tmp_path: Path) -> None:
 def test_files_of_killed_processes_make_room_where_the_budget_is_used_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "BUDGET", 10 * 4096)
+    monkeypatch.setattr(host, "BUDGET_BYTES", 10 * 4096)
     left = HostCarrier.at(tmp_path / "own")
     assert all(left.join(bytes([number]), 1.0) for number in range(8))
     contents = {path: path.read_bytes() for path in (tmp_path / "own").glob(f"*.{VERSION}")}

@@ -15,16 +15,16 @@ from tests.shared_log.members import NAME, START, Peer, log_file, peers
 from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Head, Record
 from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.host_file import (
-    AREA,
+    AREA_BYTES,
     AREAS_AT,
+    FILE_BYTES,
     HEADS_AT,
-    MAX_PAYLOAD,
-    MEMBERS,
-    PAGE,
-    RING,
+    MAX_MEMBERS,
+    MAX_PAYLOAD_BYTES,
+    PAGE_BYTES,
     RING_AT,
+    RING_BYTES,
     ROWS_AT,
-    SIZE,
     TAIL,
 )
 
@@ -36,10 +36,10 @@ PLACES = st.one_of(
     st.integers(HEADS_AT, HEADS_AT + 400),
     st.integers(RING_AT, RING_AT + 400),
     st.integers(AREAS_AT, AREAS_AT + 80),
-    st.integers(AREAS_AT + AREA, AREAS_AT + AREA + 80),
-    st.integers(0, SIZE - 1),
+    st.integers(AREAS_AT + AREA_BYTES, AREAS_AT + AREA_BYTES + 80),
+    st.integers(0, FILE_BYTES - 1),
 )
-ODD_WORDS = st.sampled_from([0, 1, 2, 13, RING, RING + 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1])
+ODD_WORDS = st.sampled_from([0, 1, 2, 13, RING_BYTES, RING_BYTES + 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1])
 CONTENTS = st.one_of(
     st.binary(min_size=1, max_size=64),
     st.one_of(ODD_WORDS, st.integers(0, 5000)).map(lambda word: word.to_bytes(8, "little")),
@@ -52,7 +52,9 @@ STEPS = st.lists(
         st.tuples(st.just("write"), PLACES, CONTENTS),
         st.tuples(st.just("step"), st.integers(0, 2), st.sampled_from([b"", b"said", b"x" * 5000])),
         st.tuples(st.just("wait"), st.floats(0.0, 2.0), st.none()),
-        st.tuples(st.just("cut"), st.one_of(st.just(0), st.integers(0, PAGE), st.integers(0, SIZE)), st.none()),
+        st.tuples(
+            st.just("cut"), st.one_of(st.just(0), st.integers(0, PAGE_BYTES), st.integers(0, FILE_BYTES)), st.none()
+        ),
     ),
     min_size=3,
     max_size=40,
@@ -63,11 +65,11 @@ def one_step(peer: Peer, said: bytes, now: float) -> None:
     step = peer.log.enter(now)
     if step is None:
         return
-    assert len(step.entries) <= RING // 14
-    assert sum(len(entry.payload) for entry in step.entries) <= RING
-    assert all(len(entry.payload) <= MAX_PAYLOAD for entry in step.entries)
-    assert 1 <= step.members <= MEMBERS
-    assert len(step.heads) <= MEMBERS
+    assert len(step.entries) <= RING_BYTES // 14
+    assert sum(len(entry.payload) for entry in step.entries) <= RING_BYTES
+    assert all(len(entry.payload) <= MAX_PAYLOAD_BYTES for entry in step.entries)
+    assert 1 <= step.members <= MAX_MEMBERS
+    assert len(step.heads) <= MAX_MEMBERS
     instants = [entry.at for entry in step.entries]
     assert instants == sorted(instants)
     asked = Checkpoint(now, b"state") if step.wants_checkpoint else None
@@ -125,7 +127,9 @@ class HostCarrierOf:
                 log.leave([Record(now + moment, b"joined")], None, Checkpoint(now, b"state"))
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"\0" * PAGE, b"\xff" * PAGE, b"\xff" * SIZE, os.urandom(SIZE)])
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b"\0" * PAGE_BYTES, b"\xff" * PAGE_BYTES, b"\xff" * FILE_BYTES, os.urandom(FILE_BYTES)]
+)
 def test_a_file_of_anything_without_members_is_reset(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "log").mkdir(0o700)
     log_file(tmp_path).touch(0o600)
@@ -147,7 +151,7 @@ def test_a_log_that_turns_bad_says_so_once_and_is_found_gone_by_others(tmp_path:
         os.pwrite(file, b"\xff\xff\xff\xff", RING_AT)
         tail = int.from_bytes(os.pread(file, 8, 8 * TAIL), "little")
         os.close(file)
-        assert 0 < tail < RING
+        assert 0 < tail < RING_BYTES
         assert one.step(b"mine") is ENDED
         assert "larger than what was appended" in one.log.ended
         assert one.step(b"mine") is ENDED

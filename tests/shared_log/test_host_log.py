@@ -12,10 +12,10 @@ import pytest
 from tests.shared_log.members import NAME, START, Peer, log_file, payloads, peers, shared
 from tidegate.shared_file import VERSION
 from tidegate.shared_log import host, host_file, host_log
-from tidegate.shared_log.carrier import ALONE, ENDED, MEMBERS, Checkpoint, Head, Record, Unshared
+from tidegate.shared_log.carrier import ALONE, ENDED, MAX_MEMBERS, Checkpoint, Head, Record, Unshared
 from tidegate.shared_log.host import HostCarrier
-from tidegate.shared_log.host_file import NEXT_MEMBER, PAGE, RING, SIZE
-from tidegate.shared_log.host_log import PROBED_EVERY
+from tidegate.shared_log.host_file import FILE_BYTES, NEXT_MEMBER, PAGE_BYTES, RING_BYTES
+from tidegate.shared_log.host_log import PROBE_SECONDS
 from tidegate.shared_log.lives import Lives
 
 HEAD = Head(0, 3, START - 4.0, (1.0, 200.0, 0.0, 7.5, 0.0, 1.0, 0.0, 0.0, 0.0, 9.0))
@@ -26,7 +26,7 @@ def test_a_lone_member_says_nothing_and_holds_one_page(tmp_path: Path) -> None:
         for _ in range(3):
             assert one.step(b"event") is ALONE
         found = log_file(tmp_path).stat()
-        assert found.st_size == PAGE
+        assert found.st_size == PAGE_BYTES
         assert stat.S_IMODE(found.st_mode) == 0o600
         assert not one.log.ended
 
@@ -35,7 +35,7 @@ def test_a_joiner_waits_for_the_state_of_the_first(tmp_path: Path) -> None:
     with peers(tmp_path, 1) as (one,):
         one.step(b"alone")
         two = Peer(tmp_path / "log")
-        assert log_file(tmp_path).stat().st_size == SIZE
+        assert log_file(tmp_path).stat().st_size == FILE_BYTES
         assert two.step(now=START + 0.01) is None
         step = shared(one.step(b"shared"))
         assert (step.members, step.wants_checkpoint) == (2, True)
@@ -138,7 +138,7 @@ def test_a_dead_member_is_told_once_to_each_at_one_place(tmp_path: Path) -> None
         four.step(b"last words", head=HEAD)
         four.die()
         assert shared(one.step(b"before", now=START)).members == 4
-        step = shared(one.step(b"after", now=START + PROBED_EVERY))
+        step = shared(one.step(b"after", now=START + PROBE_SECONDS))
         assert (step.gone, step.members, list(step.heads)) == ([number], 3, [])
         assert shared(one.step(now=START + 9.0)).gone == []
         for other in (two, three):
@@ -158,7 +158,7 @@ def test_a_step_looks_at_one_member_however_many_there_are(tmp_path: Path, monke
         most = 0
         for step in range(1, 101):
             before = len(looks)
-            one.step(now=START + 1.0 + step * PROBED_EVERY / 100)
+            one.step(now=START + 1.0 + step * PROBE_SECONDS / 100)
             most = max(most, len(looks) - before)
         assert most == 1
         assert set(looks) >= {each.carrier._lives.number for each in others}, "each is looked at in this time"
@@ -192,7 +192,7 @@ def test_the_last_one_is_alone_again_and_gives_the_memory_back(tmp_path: Path) -
         step = shared(one.step(b"b", now=START + 1.5))
         assert (step.members, len(step.gone)) == (1, 1)
         assert one.step(b"c", now=START + 1.5) is ALONE
-        assert log_file(tmp_path).stat().st_size == PAGE
+        assert log_file(tmp_path).stat().st_size == PAGE_BYTES
         third = Peer(tmp_path / "log", now=START + 2.0)
         assert third.step(now=START + 2.0) is None
         one.step(now=START + 2.0)
@@ -237,7 +237,7 @@ def test_a_joiner_whose_first_member_died_goes_on(tmp_path: Path) -> None:
 def test_a_member_passed_by_the_ring_loads_a_checkpoint(tmp_path: Path) -> None:
     with peers(tmp_path, 3) as (one, two, three):
         big = b"x" * 60_000
-        for number in range(2 * RING // len(big)):
+        for number in range(2 * RING_BYTES // len(big)):
             one.step(b"%06d" % number + big)
             assert shared(two.step()).checkpoint is None
             # A state of real size: only the numbers.
@@ -253,7 +253,7 @@ def test_a_member_passed_by_the_ring_loads_a_checkpoint(tmp_path: Path) -> None:
 def test_a_member_that_is_passed_and_finds_no_checkpoint_goes_on_from_here(tmp_path: Path) -> None:
     with peers(tmp_path, 2) as (one, two):
         big = b"x" * 60_000
-        for _ in range(2 * RING // len(big)):
+        for _ in range(2 * RING_BYTES // len(big)):
             assert one.enter()
             one.log.leave([Record(START, big)], None)
         step = shared(two.step(b"here"))
@@ -314,7 +314,7 @@ def test_a_file_without_live_members_is_reset(tmp_path: Path) -> None:
         two.die()
         three = Peer(tmp_path / "log")
         assert three.step() is ALONE
-        assert log_file(tmp_path).stat().st_size == PAGE
+        assert log_file(tmp_path).stat().st_size == PAGE_BYTES
         three.carrier.close()
 
 
@@ -336,33 +336,33 @@ def test_a_file_that_was_removed_before_it_was_locked_is_opened_again(
         log = two.join(NAME, START)
         assert log is not None
         log.enter(START)
-        assert log_file(tmp_path).stat().st_size == PAGE
+        assert log_file(tmp_path).stat().st_size == PAGE_BYTES
         assert one.step() is ALONE
         two.close()
 
 
 def test_no_more_than_the_largest_number_of_members_join(tmp_path: Path) -> None:
     with peers(tmp_path, 1) as (one,):
-        joined = [Peer(tmp_path / "log") for _ in range(MEMBERS - 1)]
+        joined = [Peer(tmp_path / "log") for _ in range(MAX_MEMBERS - 1)]
         carrier = HostCarrier.at(tmp_path / "log")
         assert carrier.join(NAME, START) is None
         assert "number of members" in carrier.reason
         joined[0].log.close()
         assert carrier.join(NAME, START) is not None
-        assert shared(one.step()).members == MEMBERS
+        assert shared(one.step()).members == MAX_MEMBERS
         for each in (*joined, carrier):
             (each.carrier if isinstance(each, Peer) else each).close()
 
 
 def test_a_process_that_joins_takes_the_row_of_a_dead_one_where_all_are_in_use(tmp_path: Path) -> None:
     with peers(tmp_path, 1) as (one,):
-        joined = [Peer(tmp_path / "log") for _ in range(MEMBERS - 1)]
+        joined = [Peer(tmp_path / "log") for _ in range(MAX_MEMBERS - 1)]
         numbers = sorted(each.log.member for each in joined[:3])
         for each in joined[:3]:
             each.die()
         # No member makes a step in between that would look for the dead ones.
         late = Peer(tmp_path / "log")
-        assert shared(one.step()).members == MEMBERS - 2
+        assert shared(one.step()).members == MAX_MEMBERS - 2
         assert sorted(one.gone) == numbers
         for each in (*joined[3:], late):
             each.carrier.close()
@@ -380,11 +380,11 @@ def test_a_number_of_a_live_member_is_not_given_again(tmp_path: Path) -> None:
 
 def test_beyond_the_budget_nothing_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with peers(tmp_path, 1) as (one,):
-        monkeypatch.setattr(host, "BUDGET", 100_000)
+        monkeypatch.setattr(host, "BUDGET_BYTES", 100_000)
         carrier = HostCarrier.at(tmp_path / "log")
         assert carrier.join(NAME, START) is None
         assert "budget" in carrier.reason
-        assert log_file(tmp_path).stat().st_size == PAGE
+        assert log_file(tmp_path).stat().st_size == PAGE_BYTES
         # A file of one page has room.
         assert carrier.join(b"other", START) is not None
         assert one.step() is ALONE
@@ -396,15 +396,15 @@ def test_a_full_file_system_leaves_the_joiner_unshared(tmp_path: Path, monkeypat
         write = os.pwrite
 
         def full(descriptor: int, content: bytes, offset: int) -> int:
-            if offset > 2 * PAGE:
+            if offset > 2 * PAGE_BYTES:
                 raise OSError(28, "No space left on device")
-            return write(descriptor, content[: 2 * PAGE], offset)
+            return write(descriptor, content[: 2 * PAGE_BYTES], offset)
 
         monkeypatch.setattr(os, "pwrite", full)
         carrier = HostCarrier.at(tmp_path / "log")
         assert carrier.join(NAME, START) is None
         assert "No space" in carrier.reason
-        assert log_file(tmp_path).stat().st_size == PAGE
+        assert log_file(tmp_path).stat().st_size == PAGE_BYTES
         assert one.step() is ALONE
         carrier.close()
 
@@ -478,7 +478,7 @@ def test_a_file_that_is_cut_off_ends_its_sharing_and_no_process(tmp_path: Path, 
         os.truncate(log_file(tmp_path), left)
         now = START
         for each in found * 3:
-            now += PROBED_EVERY
+            now += PROBE_SECONDS
             each.step(b"said", now=now)
         if left < 144 or count == 2:
             assert [bool(each.log.ended) for each in found] == [True] * count
@@ -511,7 +511,7 @@ def test_members_of_a_file_that_was_removed_meet_at_the_new_one(tmp_path: Path, 
             file.write_bytes(copy if damage == "replaced by a copy" else b"")
         joiner = Peer(tmp_path / "log")
         joiner.step()
-        now = START + PROBED_EVERY
+        now = START + PROBE_SECONDS
         returned = []
         for each in found * 3:
             step = each.step(now=now)
@@ -537,7 +537,7 @@ def test_a_file_that_cannot_be_opened_again_ends_its_sharing(tmp_path: Path, dam
         else:
             file.unlink()
             file.mkdir() if damage == "directory" else file.symlink_to("/etc/passwd")
-        for now in (START + PROBED_EVERY, START + PROBED_EVERY + 0.01):
+        for now in (START + PROBE_SECONDS, START + PROBE_SECONDS + 0.01):
             for each in found:
                 each.step(now=now)
         assert [bool(each.log.ended) for each in found] == [True, True]

@@ -18,7 +18,7 @@ from tests.shared_log.hammering import hammered
 from tests.shared_log.members import NAME, START, Peer, peers, shared
 from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record
 from tidegate.shared_log.host import HostCarrier
-from tidegate.shared_log.host_file import LIMIT, RING, TAIL
+from tidegate.shared_log.host_file import LIMIT, RING_BYTES, TAIL
 
 
 @pytest.mark.parametrize("members", ["inherits", "fresh"])
@@ -48,7 +48,7 @@ records, two for them, one for the head, one for the checkpoint, and one that ma
 @pytest.mark.parametrize("write", range(WRITES + 1))
 def test_a_member_killed_at_any_write_of_its_step_said_all_or_nothing(tmp_path: Path, write: int) -> None:
     with peers(tmp_path, 2) as (one, two):
-        while not RING - 40_000 < one.log._file.words[TAIL] < RING - 10_000:  # type: ignore[union-attr]
+        while not RING_BYTES - 40_000 < one.log._file.words[TAIL] < RING_BYTES - 10_000:  # type: ignore[union-attr]
             one.enter()
             one.log.leave([Record(START, b"x" * 20_000)], None, Checkpoint(START, b"old"))
             two.enter()
@@ -78,7 +78,7 @@ def test_entries_that_a_killed_member_overwrote_are_not_read(tmp_path: Path) -> 
         file = one.log._file
         assert file is not None
         behind = file.peek(TAIL)
-        while file.peek(TAIL) - behind < RING - 50_000:
+        while file.peek(TAIL) - behind < RING_BYTES - 50_000:
             one.enter()
             one.log.leave([Record(START, b"x" * 20_000)], None)
         pid = os.fork()
@@ -86,7 +86,7 @@ def test_entries_that_a_killed_member_overwrote_are_not_read(tmp_path: Path) -> 
             _killed_at(tmp_path, 2)
         os.waitpid(pid, 0)
         three.step(b"saved")
-        assert file.peek(TAIL) - behind <= RING < file.peek(LIMIT) - behind
+        assert file.peek(TAIL) - behind <= RING_BYTES < file.peek(LIMIT) - behind
         assert shared(two.step(now=START + 1.5)).checkpoint
         assert two.state == three.state
         assert two.log.ended == ""

@@ -11,10 +11,10 @@ import pytest
 
 from tests.shared_log.store_members import StorePeer, is_alone, until
 from tests.shared_log.table_server import TableServer
-from tidegate.shared_log.carrier import BEGUN, FULL, MEMBERS, PENDING, NoConnection
+from tidegate.shared_log.carrier import BEGUN, FULL, MAX_MEMBERS, PENDING, NoConnection
 from tidegate.shared_log.ray_log import LogTable
-from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, LEAST_RETRY, StoreCarrier
-from tidegate.shared_log.store_log import ENTRIES, Answer, Ask, Limits
+from tidegate.shared_log.store_carrier import EXPIRY_SECONDS, GONE_AFTER_SECONDS, LEAST_RETRY_SECONDS, StoreCarrier
+from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Limits
 
 NAME, OTHER = b"one", b"other"
 
@@ -80,12 +80,12 @@ def test_a_member_without_a_beat_is_gone_and_one_that_leaves_at_once() -> None:
     members = Members()
     one, two, three = (members.exchange(0.0) for _ in range(3))
     assert members.table.exchange(NAME, ask(three.member, three.epoch, leaves=True), 1.0) is None
-    one = members.exchange(GONE_AFTER, one)
+    one = members.exchange(GONE_AFTER_SECONDS, one)
     assert [(each.member, each.payload) for each in one.entries] == [(three.member, b"")]
-    one = members.exchange(GONE_AFTER + 0.1, one, cursor=1)
+    one = members.exchange(GONE_AFTER_SECONDS + 0.1, one, cursor=1)
     assert [(each.member, each.payload) for each in one.entries] == [(two.member, b"")]
     assert list(one.ranks) == [one.member]
-    assert members.exchange(GONE_AFTER + 0.2, two).member == 4, "it was taken for dead"
+    assert members.exchange(GONE_AFTER_SECONDS + 0.2, two).member == 4, "it was taken for dead"
 
 
 def test_heads_are_those_of_the_last_exchange() -> None:
@@ -100,11 +100,11 @@ def test_heads_are_those_of_the_last_exchange() -> None:
 def test_a_log_is_trimmed_and_a_late_reader_gets_the_state() -> None:
     members = Members()
     one, two = members.exchange(0.0), members.exchange(0.0)
-    found = members.exchange(0.0, one, records=[(0.0, b"x")] * (ENTRIES + 500))
+    found = members.exchange(0.0, one, records=[(0.0, b"x")] * (KEPT_ENTRIES + 500))
     assert found.wanted
     late = members.exchange(0.0, two)
-    assert (late.state, len(late.entries), late.entries[0].place) == (None, ENTRIES, 500)
-    members.exchange(0.0, one, sequence=ENTRIES + 501, cursor=found.tail, state=(found.tail, 0.0, b"all"))
+    assert (late.state, len(late.entries), late.entries[0].place) == (None, KEPT_ENTRIES, 500)
+    members.exchange(0.0, one, sequence=KEPT_ENTRIES + 501, cursor=found.tail, state=(found.tail, 0.0, b"all"))
     late = members.exchange(0.0, two)
     assert late.state is not None
     assert (late.state.payload, late.entries) == (b"all", [])
@@ -119,11 +119,11 @@ def test_a_clock_that_runs_backwards_ends_no_member() -> None:
 def test_a_log_that_nobody_uses_is_forgotten_and_a_full_one_takes_nobody() -> None:
     members = Members()
     first = members.exchange(0.0)
-    for _ in range(MEMBERS - 1):
+    for _ in range(MAX_MEMBERS - 1):
         members.exchange(0.0)
     assert members.table.exchange(NAME, ask(0, ""), 0.0) is None
-    members.table.exchange(OTHER, ask(0, ""), EXPIRY + 1.0)
-    assert members.exchange(EXPIRY + 2.0, first).epoch != first.epoch
+    members.table.exchange(OTHER, ask(0, ""), EXPIRY_SECONDS + 1.0)
+    assert members.exchange(EXPIRY_SECONDS + 2.0, first).epoch != first.epoch
 
 
 @pytest.fixture
@@ -184,8 +184,8 @@ def test_a_process_without_a_connection_tries_again_soon_however_long_it_has_had
         began = time.monotonic()
         carrier._away_since = began - 1000.0
         carrier._fail(NoConnection("not connected"))
-        assert carrier._retry_at - time.monotonic() <= LEAST_RETRY
+        assert carrier._retry_at - time.monotonic() <= LEAST_RETRY_SECONDS
         carrier._fail(ConnectionError("away"))
-        assert carrier._retry_at - began > LEAST_RETRY
+        assert carrier._retry_at - began > LEAST_RETRY_SECONDS
     finally:
         carrier.close()

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tidegate.shared_log.carrier import ALONE, BEGUN, FULL, HEAD, Checkpoint, CorruptLog, Record, Step
-from tidegate.shared_log.store_log import PATIENCE, Answer, Stored, StoredState, StoreLog, checked
+from tidegate.shared_log.store_log import JOIN_WAIT_SECONDS, Answer, Stored, StoredState, StoreLog, checked
 
 
 def made() -> StoreLog:
@@ -120,8 +120,8 @@ def test_old_events_that_a_member_did_not_hear_are_not_replayed_at_its_return() 
 def test_an_exchange_that_takes_too_long_counts_as_away_before_it_ends() -> None:
     log = joined()
     log.ask(5.0)
-    assert not entered(log, 5.0 + PATIENCE).away
-    assert entered(log, 5.0 + 2.1 * PATIENCE).away
+    assert not entered(log, 5.0 + JOIN_WAIT_SECONDS).away
+    assert entered(log, 5.0 + 2.1 * JOIN_WAIT_SECONDS).away
 
 
 def test_a_server_that_lost_everything_is_read_from_its_beginning() -> None:
@@ -137,10 +137,10 @@ def test_a_server_that_lost_everything_is_read_from_its_beginning() -> None:
 
 def test_a_joiner_waits_only_so_long_for_the_server_and_for_a_state() -> None:
     log = made()
-    assert log.enter(0.9 * PATIENCE) is None
-    assert entered(log, 1.1 * PATIENCE).away
+    assert log.enter(0.9 * JOIN_WAIT_SECONDS) is None
+    assert entered(log, 1.1 * JOIN_WAIT_SECONDS).away
     exchange(log, answer(member=2))
-    step = entered(log, 1.1 * PATIENCE)
+    step = entered(log, 1.1 * JOIN_WAIT_SECONDS)
     assert (step.checkpoint, step.away, log.member) == (None, False, 2)
 
 

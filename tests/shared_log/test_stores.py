@@ -25,7 +25,7 @@ from tidegate.shared_log.carrier import ALONE, ENDED, FULL, Head
 from tidegate.shared_log.postgres_log import postgres_carrier
 from tidegate.shared_log.redis_log import redis_carrier
 from tidegate.shared_log.store_carrier import StoreCarrier
-from tidegate.shared_log.store_log import ENTRIES, Ask, Limits
+from tidegate.shared_log.store_log import KEPT_ENTRIES, Ask, Limits
 from tidegate.testing import SimulatorProcess
 
 pytestmark = pytest.mark.real
@@ -112,9 +112,9 @@ def distant_place(request: pytest.FixtureRequest) -> Place:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a server of a loaded machine answer late, so that no entry is lost because it counts as away."""
     for module in (redis_log, postgres_log):
-        monkeypatch.setattr(module, "TIME_LIMIT", PATIENCE)
+        monkeypatch.setattr(module, "SERVER_TIMEOUT_SECONDS", PATIENCE)
     # Two that join at once wait this long for a state of each other.
-    monkeypatch.setattr(store_log, "PATIENCE", 2.0)
+    monkeypatch.setattr(store_log, "JOIN_WAIT_SECONDS", 2.0)
 
 
 def ask(member: int, epoch: str, **changes: object) -> Ask:
@@ -269,7 +269,7 @@ def test_a_log_is_trimmed_and_a_late_reader_gets_the_state(place: Place) -> None
         late = store.exchange(place.name, ask(two.member, two.epoch))
         assert late is not None
         assert late.state is None
-        assert ENTRIES <= len(late.entries) <= ENTRIES + 300
+        assert KEPT_ENTRIES <= len(late.entries) <= KEPT_ENTRIES + 300
         assert late.entries[0].place == late.tail - len(late.entries)
         store.exchange(
             place.name,

@@ -131,8 +131,8 @@ def registry() -> RateLimitRegistry:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bearer, "LOOK_AFTER", 0.0)
-    monkeypatch.setattr(bearer, "STALE_AFTER", 0.0)
+    monkeypatch.setattr(bearer, "LOOK_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(bearer, "STALE_AFTER_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

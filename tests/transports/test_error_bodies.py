@@ -199,7 +199,7 @@ def test_endless_error_body_hands_the_status_on(ask: Ask) -> None:
 def test_dripping_error_body_hands_the_status_on(
     module: ModuleType, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(bodies, "MAX_READ_SECONDS", 0.0)
     endless = EndlessBody(b"{")
     registry = impatient()
     with Server(lambda number, path: (503, {}, endless)) as server:
@@ -230,7 +230,7 @@ def test_error_over_the_bound_that_is_waited_for_frees_its_connection(ask: Ask, 
 def test_day_limit_that_is_waited_for_frees_its_connection(
     module: ModuleType, colour: str, registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "MAX_BYTES", len(DAY))
+    monkeypatch.setattr(bodies, "MAX_ERROR_BYTES", len(DAY))
     endless = EndlessBody(b" " * 65536)
 
     def reply(number: int, path: str) -> Reply:
@@ -265,7 +265,7 @@ def test_bomb_is_decompressed_no_further_than_the_bound(module: ModuleType, colo
         answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat, read=False)
     assert answer == (429, None)
     assert len(seen) == 1
-    assert seen[0] <= bodies.MAX_BYTES + (1 << 15)
+    assert seen[0] <= bodies.MAX_ERROR_BYTES + (1 << 15)
 
 
 def test_answer_that_a_hook_has_closed_passes_through(module: ModuleType, registry: Any) -> None:
@@ -301,7 +301,7 @@ def test_streamed_error_of_requests_has_the_raw_of_a_plain_one() -> None:
 
 
 def test_stalled_error_body_hands_the_status_on_to_aiohttp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.02)
+    monkeypatch.setattr(bodies, "MAX_READ_SECONDS", 0.02)
     gate = Gate(b"{", b"}")
     registry = impatient()
 
@@ -316,7 +316,7 @@ def test_stalled_error_body_hands_the_status_on_to_aiohttp(monkeypatch: pytest.M
 
 
 def test_stalled_error_body_hands_the_status_on(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.02)
+    monkeypatch.setattr(bodies, "MAX_READ_SECONDS", 0.02)
     gate = Gate(b"{", b"}")
     registry = impatient()
 
@@ -332,7 +332,7 @@ def test_stalled_error_body_hands_the_status_on(module: ModuleType, monkeypatch:
 
 
 def test_stalled_error_body_that_nobody_reads_is_closed(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.02)
+    monkeypatch.setattr(bodies, "MAX_READ_SECONDS", 0.02)
     gate = Gate(b"{", b"}")
     registry = impatient()
 

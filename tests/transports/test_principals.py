@@ -227,10 +227,10 @@ def test_objects_without_weak_references_are_bounded() -> None:
     class Slotted:
         __slots__ = ("token",)
 
-    held = [Slotted() for _ in range(principals.MAX_OBJECTS + 20)]
+    held = [Slotted() for _ in range(principals.MAX_KNOWN_OBJECTS + 20)]
     accounts = {principals.account_of(each) for each in held}
     assert len(accounts) == len(held)
-    assert len(principals._known) <= principals.MAX_OBJECTS
+    assert len(principals._known) <= principals.MAX_KNOWN_OBJECTS
 
 
 def test_requests_digest_auths_of_two_accounts_have_two_keys(registry: Any) -> None:

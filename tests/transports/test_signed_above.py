@@ -48,8 +48,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sigv4, "STALE_AFTER", 0.0)
-    monkeypatch.setattr(bearer, "LOOK_AFTER", 0.0)
+    monkeypatch.setattr(sigv4, "STALE_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(bearer, "LOOK_AFTER_SECONDS", 0.0)
     return
 
 
@@ -178,9 +178,9 @@ def test_seconds_left_counts_from_the_date_of_the_signature() -> None:
 
 def test_only_the_newest_signers_are_kept(clock: Clock, registry: RateLimitRegistry) -> None:
     with registry.wrap(httpx.Client()):
-        for number in range(sigv4.MAX_NOTED + 5):
+        for number in range(sigv4.MAX_NOTED_SIGNATURES + 5):
             signed(f"http://127.0.0.1/{number}{PATH}")
-    assert len(sigv4._noted) == sigv4.MAX_NOTED
+    assert len(sigv4._noted) == sigv4.MAX_NOTED_SIGNATURES
 
 
 def test_after_uninstall_no_signer_is_kept(registry: RateLimitRegistry) -> None:

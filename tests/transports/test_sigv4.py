@@ -90,8 +90,8 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sigv4, "STALE_AFTER", 0.0)
-    monkeypatch.setattr(bearer, "LOOK_AFTER", 0.0)
+    monkeypatch.setattr(sigv4, "STALE_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(bearer, "LOOK_AFTER_SECONDS", 0.0)
     return
 
 

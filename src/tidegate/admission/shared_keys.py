@@ -34,23 +34,23 @@ from tidegate.core.values import CUSTOM, INFINITY, Cost, Key
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import ALONE, Carrier, Checkpoint, Head, MemberLog, Record, Step
 
-LOCKED = 0.001
+LOCKED_LOOK_SECONDS = 0.001
 """Seconds after which a head looks again whose log another process has locked. Raising it delays admissions after a
 collision; lowering it costs CPU time. Chosen: ten times the longest usual step."""
 
-WAITED_SHARE = 0.1
-"""Share of the time that a head has waited for its log after which it looks again, `LOCKED` at least. Raising it delays
-a first call whose server starts late; lowering it costs CPU time. Chosen: a tenth is not noticed."""
+WAITED_LOOK_SHARE = 0.1
+"""Share of the time that a head has waited for its log after which it looks again, `LOCKED_LOOK_SECONDS` at least.
+Raising it delays a first call whose server starts late; lowering it costs CPU time. Chosen: a tenth is not noticed."""
 
-GO_ALONE = 0.050
+CHECKPOINT_WAIT_SECONDS = 0.050
 """Seconds for which a missing checkpoint holds admissions back; then this process decides alone. Raising it lets a
 stopped process delay the others for longer; lowering it sends calls without the others' state."""
 
-MOST_LOCKED = 2.0
+MAX_LOCKED_SECONDS = 2.0
 """Seconds for which a locked log holds admissions back at most; then this process decides alone. The carrier says so
 much earlier where one member keeps the lock. Raising it delays calls at a carrier that fails to."""
 
-JOIN_BEHIND = 1.0
+JOIN_WAIT_SECONDS = 1.0
 """Seconds for which a member that joins waits for a checkpoint where calls of other members wait. Raising it delays the
 first call beside processes that are stopped; lowering it sends first calls that are refused. Measured: at 120 requests
 a minute, 50 ms cost two refusals for each member that joined."""
@@ -59,7 +59,7 @@ SAFE_SECONDS = 60.0
 """Seconds for which a member whose log is out of reach uses its part of the limits; then it decides as an unshared
 process. Raising it leaves capacity unused that absent members do not use. Source: the usual window of a quota."""
 
-BRIEF = 1.0
+BRIEF_ABSENCE_SECONDS = 1.0
 """Seconds for which a log that keeps what is said may be out of reach without a loss. Raising it lets members exceed
 the limits for longer beside a stopped process; lowering it loses readings. Chosen: the first wait for a server."""
 
@@ -67,13 +67,13 @@ AWAY = "it is out of reach, so a part of the limits is used"
 AWAY_ALONE = "it is out of reach, so this process decides alone"
 OUT_OF_REACH = "it has been out of reach for a minute"
 
-MAX_UNSAID = 4_096
+MAX_UNSAID_EVENTS = 4_096
 """Events that are kept for a locked log at most; then its use ends. Raising it takes more memory, 200 bytes each."""
 
-YIELDS = 32
+APPEND_TRIES = 32
 """Times that the end of a step tries to append an event that no later step would, half of them a millisecond apart.
 Raising it takes longer where the log's holder is stopped; lowering it leaves a slot taken for others. Chosen: a step
-takes less than one of them, and all of them less than `GO_ALONE`."""
+takes less than one of them, and all of them less than `CHECKPOINT_WAIT_SECONDS`."""
 
 
 class LogSession:
@@ -174,8 +174,8 @@ class LogSession:
                 return
             if step is None:
                 self._locked_since = min(self._locked_since, now)
-                if now < max(log.joins_until, self._locked_since + MOST_LOCKED):
-                    replica.held_until = now + max(LOCKED, WAITED_SHARE * (now - self._locked_since))
+                if now < max(log.joins_until, self._locked_since + MAX_LOCKED_SECONDS):
+                    replica.held_until = now + max(LOCKED_LOOK_SECONDS, WAITED_LOOK_SHARE * (now - self._locked_since))
                 else:
                     replica.held_until = -INFINITY
                     replica.safe.hold_briefly(self._step.members - 1)
@@ -203,7 +203,7 @@ class LogSession:
         if log is None or not (self._locked or replica.said):
             return False
         if not self._locked:
-            if len(replica.said) > MAX_UNSAID:
+            if len(replica.said) > MAX_UNSAID_EVENTS:
                 self._end_sharing("it was locked for too long")
             return bool(replica.said)
         self._locked = False
@@ -256,7 +256,7 @@ class LogSession:
         assert self._log is not None, "a step of a log"
         self._away_since = min(self._away_since, now)
         replica.held_until = -INFINITY
-        if not self._is_lost and self._log.keeps and now < self._away_since + BRIEF:
+        if not self._is_lost and self._log.keeps and now < self._away_since + BRIEF_ABSENCE_SECONDS:
             replica.safe.hold_briefly(step.members - 1)
             return
         if now >= self._away_since + SAFE_SECONDS:
@@ -289,7 +289,9 @@ class LogSession:
         if self._is_new:
             self._is_new = False
             # Where calls of others wait, a limit binds, and one of these members makes a step soon.
-            self._waits_until = now + (JOIN_BEHIND if step.heads else GO_ALONE) if replica.shared else -INFINITY
+            self._waits_until = (
+                now + (JOIN_WAIT_SECONDS if step.heads else CHECKPOINT_WAIT_SECONDS) if replica.shared else -INFINITY
+            )
         if step.checkpoint is not None:
             self._waits_until = -INFINITY
             # A checkpoint of another version cannot be read: only what happens from now on is shared.
@@ -437,8 +439,8 @@ class SharedKeys:
             self.opened.clear()
             return [], left
 
-        for attempt in range(YIELDS):
-            self._sleep(0.0 if attempt < YIELDS // 2 else LOCKED)
+        for attempt in range(APPEND_TRIES):
+            self._sleep(0.0 if attempt < APPEND_TRIES // 2 else LOCKED_LOOK_SECONDS)
             run = self._step()
             if run is None or not run(step, lambda: True):
                 return

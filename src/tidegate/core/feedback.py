@@ -29,7 +29,13 @@ from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import expected_charge
-from tidegate.core.refusal_cause import BELIEVED_LOG_ODDS, ODDS_AMPLE, OVERLOAD_LOG_ODDS, PROVEN_LOG_ODDS, RefusalCause
+from tidegate.core.refusal_cause import (
+    AMPLE_LOG_ODDS,
+    BELIEVED_LOG_ODDS,
+    OVERLOAD_LOG_ODDS,
+    PROVEN_LOG_ODDS,
+    RefusalCause,
+)
 from tidegate.core.rejection import KeyRejection, rejects_key
 from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading, Source
 
@@ -407,7 +413,7 @@ def _is_chance(gates: LimiterState, cause: RefusalCause, outcome: Outcome, now: 
     """Return whether a refusal comes at random, so that nothing that this key does prevents it."""
     quotas = gates.quotas
     ample = quotas.mirrors and not quotas.unproven and quotas.ample
-    cause.expect_chance(ODDS_AMPLE if ample else 0.0 if outcome.cause is Cause.RATE else OVERLOAD_LOG_ODDS)
+    cause.expect_chance(AMPLE_LOG_ODDS if ample else 0.0 if outcome.cause is Cause.RATE else OVERLOAD_LOG_ODDS)
     return cause.is_random(now, new_wave)
 
 

@@ -81,9 +81,9 @@ MAX_CHANCE_LOG_ODDS = 2.0 * BELIEVED_LOG_ODDS
 the best odds of chance (`MAX_CHANCE_LOG_ODDS`)."""
 
 
-ODDS_AMPLE = MAX_CHANCE_LOG_ODDS
+AMPLE_LOG_ODDS = MAX_CHANCE_LOG_ODDS
 OVERLOAD_LOG_ODDS = 5.0
-"""Logarithm of the odds of chance at the first refusal: `ODDS_AMPLE` where announced quotas are ample,
+"""Logarithm of the odds of chance at the first refusal: `AMPLE_LOG_ODDS` where announced quotas are ample,
 `OVERLOAD_LOG_ODDS` where the provider blames its own load, 0 for a 429 alone. Measured: 5 costs `silent-slots` 0.002
 refusals a call, and takes `random-529-silent` from 4.0 to 1.10 of the ideal; 6 makes `flips-mixed` 0.06 slower."""
 
@@ -221,9 +221,9 @@ class RefusalCause:
     def expect_chance(self, odds: float) -> None:
         """Take in the odds of chance that a refusal shows by itself; 0 (blame of the client) ends those of overload."""
         self._blamed = self._blamed or not odds
-        if self._prior >= ODDS_AMPLE:
+        if self._prior >= AMPLE_LOG_ODDS:
             return
-        if self._blamed and odds < ODDS_AMPLE:
+        if self._blamed and odds < AMPLE_LOG_ODDS:
             odds = 0.0
         self._chance.odds = min(MAX_CHANCE_LOG_ODDS, self._chance.odds + odds - self._prior)
         self._prior = odds

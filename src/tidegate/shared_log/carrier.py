@@ -22,17 +22,17 @@ from typing import NamedTuple, Protocol
 PENDING, BEGUN, FULL = 0, 1, 2
 """Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""
 
-MEMBERS = 64
+MAX_MEMBERS = 64
 """Members of one log. Chosen: four workers for each core of a large machine's socket; at a server, 64 members read
 5 MB/s at 6,000 calls a minute."""
 
-MAX_STATE = 1024 * 1024
+MAX_STATE_BYTES = 1024 * 1024
 """Bytes of a checkpoint. Chosen: an account of some hundred keys."""
 
 HEAD = struct.Struct("<qd10d")
 """A member's head: its priority, when it was served last, and the first amounts of `core.values.Cost`."""
 
-COSTS = 10
+HEAD_AMOUNTS = 10
 """Amounts of a head; the last one of `core.values.Cost` is left out."""
 
 
@@ -83,7 +83,7 @@ class Head(NamedTuple):
 
 
 def packed_head(head: Head) -> bytes:
-    cost = (*head.cost, *(0.0,) * COSTS)[:COSTS]
+    cost = (*head.cost, *(0.0,) * HEAD_AMOUNTS)[:HEAD_AMOUNTS]
     return HEAD.pack(max(-(2**63), min(2**63 - 1, head.priority)), head.served_at, *cost)
 
 

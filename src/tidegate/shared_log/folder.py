@@ -21,10 +21,10 @@ from tidegate.shared_log.carrier import Unshared, Unsupported
 SECRET_BYTES = 32
 """Bytes of the digest key. Chosen: 256 bits."""
 
-SCANNED = 4096
+SCANNED_FILES = 4096
 """Files of the folder that one look goes through. Measured: 2 us a file."""
 
-IDLE = 86_400.0
+IDLE_FILE_SECONDS = 86_400.0
 """Seconds after which an unused file is removed: after a day, a checkpoint of the limits is of no use."""
 
 OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -142,7 +142,7 @@ class PrivateFolder:
 
     def files(self) -> Iterator[os.DirEntry[str]]:
         with os.scandir(self.descriptor) as entries:
-            for _, entry in zip(range(SCANNED), entries, strict=False):
+            for _, entry in zip(range(SCANNED_FILES), entries, strict=False):
                 if entry.is_file(follow_symlinks=False):
                     yield entry
 

@@ -11,19 +11,19 @@ from pathlib import Path
 
 from tidegate.shared_file import VERSION, lock
 from tidegate.shared_log.carrier import Carrier, Unshared, Unsupported
-from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder
+from tidegate.shared_log.folder import IDLE_FILE_SECONDS, SCANNED_FILES, PrivateFolder
 from tidegate.shared_log.host_file import LogFile
 from tidegate.shared_log.host_log import HostLog
 from tidegate.shared_log.lives import Lives, clock_replaced
 
-BUDGET = 64 * 1024 * 1024
+BUDGET_BYTES = 64 * 1024 * 1024
 """Bytes of all files of a user. Chosen: the size of `/dev/shm` in a container; it holds 100 logs with several members,
 or 4,000 with one."""
 
-COUNTED_EVERY = 10.0
+COUNT_SECONDS = 10.0
 """Seconds between two counts of the folder's bytes. Measured: 2 us a file."""
 
-DESCRIPTORS = 8
+DESCRIPTORS_DIVISOR = 8
 """Divisor of the file descriptors that logs may take: a program's own connections need the rest."""
 
 
@@ -51,12 +51,12 @@ class HostCarrier(Carrier):
         self.secret = folder.secret()
         self._lives = Lives(folder)
         self._logs: set[HostLog] = set()
-        self._most = max(1, descriptor_limit() // DESCRIPTORS)
+        self._most = max(1, descriptor_limit() // DESCRIPTORS_DIVISOR)
         self._used, self._counted_at, self._cleared_at = 0, -math.inf, -math.inf
         super().__init__()
         with contextlib.suppress(OSError, Unshared):
             self._lives.clean()
-            self._remove_all_unused(time.time() - IDLE)
+            self._remove_all_unused(time.time() - IDLE_FILE_SECONDS)
 
     @classmethod
     def find(cls, environ: Mapping[str, str] | None = None) -> HostCarrier:
@@ -92,14 +92,14 @@ class HostCarrier(Carrier):
     def has_room(self, size: int) -> bool:
         """Return whether the folder's budget has room for these bytes, and take them."""
         now = time.monotonic()
-        if not self._counted_at <= now < self._counted_at + COUNTED_EVERY:
+        if not self._counted_at <= now < self._counted_at + COUNT_SECONDS:
             self._counted_at, self._used = now, self._count()
-        if self._used + size > BUDGET and not self._cleared_at <= now < self._cleared_at + COUNTED_EVERY:
+        if self._used + size > BUDGET_BYTES and not self._cleared_at <= now < self._cleared_at + COUNT_SECONDS:
             # Files of processes that were killed are of no use to any other one.
             self._cleared_at = now
             self._remove_all_unused(math.inf)
             self._used = self._count()
-        if self._used + size > BUDGET:
+        if self._used + size > BUDGET_BYTES:
             return False
         self._used += size
         return True
@@ -108,8 +108,8 @@ class HostCarrier(Carrier):
         """Return the bytes of all files; the whole budget where they are too many to look at."""
         used = 0
         for count, entry in enumerate(self.folder.files(), 1):
-            if count == SCANNED:
-                return BUDGET
+            if count == SCANNED_FILES:
+                return BUDGET_BYTES
             with contextlib.suppress(OSError):
                 used += entry.stat(follow_symlinks=False).st_size
         return used

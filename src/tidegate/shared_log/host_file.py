@@ -24,8 +24,8 @@ from tidegate.shared_log.carrier import (
     BEGUN,
     FULL,
     HEAD,
-    MAX_STATE,
-    MEMBERS,
+    MAX_MEMBERS,
+    MAX_STATE_BYTES,
     PENDING,
     Checkpoint,
     CorruptLog,
@@ -37,7 +37,7 @@ from tidegate.shared_log.carrier import (
 )
 from tidegate.shared_log.lives import boot_seconds, clock_identity
 
-PAGE = 4096
+PAGE_BYTES = 4096
 """Bytes of the first page, all that a lone member has. Derived from the size of a memory page."""
 
 (
@@ -66,32 +66,32 @@ ROW = struct.Struct("<QHHI")
 """A member: life (0: none), number, rank."""
 
 WORDS_SIZE = 8 * (CHECKPOINT_RANK + 1)
-HEADER_SIZE = ROWS_AT + MEMBERS * ROW.size
+HEADER_SIZE = ROWS_AT + MAX_MEMBERS * ROW.size
 """Bytes of the words, and of the words and the rows, which are read together."""
 
-HEADS_AT = PAGE
-RING_AT = HEADS_AT + 2 * PAGE
-RING = 512 * 1024
+HEADS_AT = PAGE_BYTES
+RING_AT = HEADS_AT + 2 * PAGE_BYTES
+RING_BYTES = 512 * 1024
 """Bytes of entries. Measured: 300 bytes a call, so 1,700 calls."""
 
-RESERVED = RING // 64
+RESERVED_BYTES = RING_BYTES // 64
 """Bytes after an append that may be overwritten by the next ones. Chosen: 30 appends."""
 
 ENTRY = struct.Struct("<IHd")
-MAX_PAYLOAD = 65_535
+MAX_PAYLOAD_BYTES = 65_535
 """Bytes of a record. Measured: records have 60 to 220 bytes."""
 
-AREA = 64 * 1024
+AREA_BYTES = 64 * 1024
 """Bytes of a checkpoint, compressed. Chosen: an account of some hundred keys."""
 
 AREA_HEAD = struct.Struct("<QQdIHHI")
-AREAS_AT = RING_AT + RING
-SIZE = AREAS_AT + 2 * AREA
+AREAS_AT = RING_AT + RING_BYTES
+FILE_BYTES = AREAS_AT + 2 * AREA_BYTES
 """Bytes of a file that is shared."""
 
-LOG_HEADER = header(FileKind.LOG, SIZE - HEADER.size)
+LOG_HEADER = header(FileKind.LOG, FILE_BYTES - HEADER.size)
 
-SLACK = 60.0
+CLOCK_SLACK_SECONDS = 60.0
 """Seconds by which an entry may be ahead of this clock, and a wall clock may have been set while a log is in use.
 Chosen: more than the wait for the lock and than a time daemon steps, less than clocks of tests differ."""
 
@@ -135,7 +135,7 @@ class LogFile:
 
     def attach(self) -> bool:
         """Read the words and the rows; return False where the file has no whole page yet."""
-        if self.size < PAGE:
+        if self.size < PAGE_BYTES:
             return False
         self.load()
         return True
@@ -155,21 +155,21 @@ class LogFile:
             self._stored = words
 
     def reset(self) -> None:
-        os.ftruncate(self.descriptor, min(self.size, PAGE))
+        os.ftruncate(self.descriptor, min(self.size, PAGE_BYTES))
         self._header[:] = bytes(HEADER_SIZE)
         self._header[: HEADER.size] = LOG_HEADER
         self.words[GENERATION] = secrets.randbits(63) | 1
-        self.write(bytes(self._header) + bytes(PAGE - HEADER_SIZE), 0)
+        self.write(bytes(self._header) + bytes(PAGE_BYTES - HEADER_SIZE), 0)
         self._stored = bytes(self._header[:WORDS_SIZE])
         self._members = (-1, [])
 
     def grow(self) -> None:
         """Give the file its full size; an `OSError` leaves it as it was."""
         size = self.size
-        if size >= SIZE:
+        if size >= FILE_BYTES:
             return
         try:
-            self.write(bytes(SIZE - PAGE), PAGE)
+            self.write(bytes(FILE_BYTES - PAGE_BYTES), PAGE_BYTES)
         except OSError:
             self.shrink()
             raise
@@ -178,7 +178,7 @@ class LogFile:
         """Reduce the file to its first page: its member is alone."""
         self.words[CHECKPOINT] = self.words[WAITING] = 0
         self.commit()
-        os.ftruncate(self.descriptor, PAGE)
+        os.ftruncate(self.descriptor, PAGE_BYTES)
 
     def second(self, word: int) -> float:
         """Return a word that is an instant; raise `CorruptLog` where it is none."""
@@ -205,7 +205,7 @@ class LogFile:
         """Give a process a row and a number that no live member has; None where all rows are in use."""
         present = self.members()
         rows, numbers = {each.row for each in present}, {each.number for each in present}
-        row = next((row for row in range(MEMBERS) if row not in rows), None)
+        row = next((row for row in range(MAX_MEMBERS) if row not in rows), None)
         if row is None:
             return None
         number = self.words[NEXT_MEMBER] & 0xFFFF
@@ -249,7 +249,7 @@ class LogFile:
     def reaches(self, position: int) -> bool:
         """Return whether the ring still has all entries since a place in the log."""
         tail = self.words[TAIL]
-        return position <= tail and max(tail, self.words[LIMIT]) - position <= RING
+        return position <= tail and max(tail, self.words[LIMIT]) - position <= RING_BYTES
 
     def read(self, size: int, offset: int) -> bytes:
         found = os.pread(self.descriptor, size, offset)
@@ -272,12 +272,12 @@ def append_entries(file: LogFile, number: int, records: Iterable[tuple[float, by
     last = file.second(LAST_AT)
     block = bytearray()
     for at, payload in records:
-        if len(payload) > MAX_PAYLOAD:
-            raise ValueError(f"a record of {len(payload)} bytes is larger than {MAX_PAYLOAD}")
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise ValueError(f"a record of {len(payload)} bytes is larger than {MAX_PAYLOAD_BYTES}")
         last = max(last, at)
         block += ENTRY.pack(len(payload), number, last)
         block += payload
-        if len(block) > RING // 4:
+        if len(block) > RING_BYTES // 4:
             _append(file, block, last)
             block.clear()
     if block:
@@ -288,11 +288,11 @@ def _append(file: LogFile, block: bytes | bytearray, last: float) -> None:
     tail = file.words[TAIL]
     # Readers must know what is overwritten also when this process is killed before it moves the tail, so the limit
     # is not lowered; beyond the ring it is that of a corrupt file. It is raised by more, as each time is a write.
-    if not tail + len(block) <= file.words[LIMIT] <= tail + RING:
-        file.words[LIMIT] = tail + len(block) + RESERVED
+    if not tail + len(block) <= file.words[LIMIT] <= tail + RING_BYTES:
+        file.words[LIMIT] = tail + len(block) + RESERVED_BYTES
         file.commit()
-    start = tail % RING
-    first = RING - start
+    start = tail % RING_BYTES
+    first = RING_BYTES - start
     if len(block) <= first:
         file.write(block, RING_AT + start)
     else:
@@ -307,8 +307,8 @@ def read_entries(file: LogFile, position: int, now: float, last: float) -> list[
     size = file.words[TAIL] - position
     if not size:
         return []
-    start = position % RING
-    first = min(size, RING - start)
+    start = position % RING_BYTES
+    first = min(size, RING_BYTES - start)
     block = file.read(first, RING_AT + start)
     if first < size:
         block += file.read(size - first, RING_AT)
@@ -318,9 +318,9 @@ def read_entries(file: LogFile, position: int, now: float, last: float) -> list[
             raise CorruptLog("its last entry is cut off")
         length, number, at = ENTRY.unpack_from(block, offset)
         offset += ENTRY.size
-        if length > MAX_PAYLOAD or length > size - offset:
+        if length > MAX_PAYLOAD_BYTES or length > size - offset:
             raise CorruptLog(f"an entry of {length} bytes is larger than what was appended")
-        if not at <= now + SLACK or at == -math.inf:
+        if not at <= now + CLOCK_SLACK_SECONDS or at == -math.inf:
             raise CorruptLog("an entry is not of this time")
         last = max(last, at)
         found.append(Entry(number, last, block[offset : offset + length]))
@@ -343,7 +343,7 @@ def read_heads(file: LogFile, but: int) -> Sequence[Head]:
     waiting = file.words[WAITING] & ~(1 << but)
     if not waiting:
         return ()
-    block = file.read(MEMBERS * HEAD.size, HEADS_AT)
+    block = file.read(MAX_MEMBERS * HEAD.size, HEADS_AT)
     found = []
     for member in file.members():
         if waiting >> member.row & 1:
@@ -355,11 +355,11 @@ def read_heads(file: LogFile, but: int) -> Sequence[Head]:
 def write_checkpoint(file: LogFile, checkpoint: Checkpoint, rank: int) -> None:
     """Store a checkpoint that includes all entries of the log."""
     packed = zlib.compress(checkpoint.payload, 1)
-    if len(packed) > AREA - AREA_HEAD.size or len(checkpoint.payload) > MAX_STATE:
+    if len(packed) > AREA_BYTES - AREA_HEAD.size or len(checkpoint.payload) > MAX_STATE_BYTES:
         raise ValueError(f"its state of {len(checkpoint.payload)} bytes is larger than a checkpoint")
     number, position = file.words[CHECKPOINT] + 1, file.words[TAIL]
     head = AREA_HEAD.pack(number, position, checkpoint.at, len(packed), rank, 0, zlib.crc32(packed))
-    file.write(head + packed, AREAS_AT + number % 2 * AREA)
+    file.write(head + packed, AREAS_AT + number % 2 * AREA_BYTES)
     file.words[CHECKPOINT_AT], file.words[CHECKPOINT_RANK] = position, rank
     file.words[CHECKPOINT] = number
     file.words[WANTED] = 0
@@ -370,9 +370,14 @@ def read_checkpoint(file: LogFile, now: float) -> Saved | None:
     number = file.words[CHECKPOINT]
     if not number:
         return None
-    place = AREAS_AT + number % 2 * AREA
+    place = AREAS_AT + number % 2 * AREA_BYTES
     found, position, at, length, rank, _, check = AREA_HEAD.unpack(file.read(AREA_HEAD.size, place))
-    if found != number or length > AREA - AREA_HEAD.size or not at <= now + SLACK or at == -math.inf:
+    if (
+        found != number
+        or length > AREA_BYTES - AREA_HEAD.size
+        or not at <= now + CLOCK_SLACK_SECONDS
+        or at == -math.inf
+    ):
         raise CorruptLog("its checkpoint is not sound")
     if not file.reaches(position):
         return None
@@ -380,7 +385,7 @@ def read_checkpoint(file: LogFile, now: float) -> Saved | None:
     if zlib.crc32(packed) != check or rank not in (BEGUN, FULL):
         raise CorruptLog("its checkpoint is not sound")
     try:
-        payload = zlib.decompressobj().decompress(packed, MAX_STATE)
+        payload = zlib.decompressobj().decompress(packed, MAX_STATE_BYTES)
     except zlib.error:
         raise CorruptLog("its checkpoint is not sound") from None
     return Saved(Checkpoint(at, payload), position, rank)
@@ -400,7 +405,7 @@ def check_header(file: LogFile) -> None:
     if not file.is_log:
         raise CorruptLog("its first bytes are not those of a log")
     identity, seconds = clock_identity(), file.second(WALL_SECONDS) - file.second(BOOT_SECONDS)
-    if file.words[CLOCK] != identity or abs(time.time() - boot_seconds() - seconds) > SLACK:
+    if file.words[CLOCK] != identity or abs(time.time() - boot_seconds() - seconds) > CLOCK_SLACK_SECONDS:
         raise Unshared("its members have another clock")
 
 

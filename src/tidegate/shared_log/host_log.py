@@ -1,6 +1,6 @@
 """One member's end of a host's log: joining, the steps under the file's lock, and the ways out of sharing.
 
-Once in `PROBED_EVERY` a member looks whether its file still has its name. Where it was removed or replaced, the member
+Once in `PROBE_SECONDS` a member looks whether its file still has its name. Where it was removed or replaced, the member
 joins the file that has the name now, as if the log had lost its content.
 """
 
@@ -32,13 +32,13 @@ from tidegate.shared_log.host_file import (
     CHECKPOINT,
     CHECKPOINT_AT,
     CHECKPOINT_RANK,
+    FILE_BYTES,
     GENERATION,
     LAST_AT,
-    PAGE,
+    PAGE_BYTES,
     POPULATION,
     PROBED_AT,
-    RING,
-    SIZE,
+    RING_BYTES,
     STEPS,
     TAIL,
     WANTED,
@@ -58,25 +58,25 @@ from tidegate.shared_log.host_file import (
 )
 from tidegate.shared_log.lives import Lives
 
-PATIENCE = 0.05
+LOCK_WAIT_SECONDS = 0.05
 """Seconds for which a member waits for the lock or for a first checkpoint. Chosen: 500 times the longest step."""
 
-MOST_PATIENCE = 1.0
+MAX_LOCK_WAIT_SECONDS = 1.0
 """Seconds for which a member waits for a lock that others take in turns. Chosen: at a free lock in half of the looks, a
 thousand looks fail never."""
 
-AWAY = 1.0
-"""Seconds at most after which a member that found the lock taken looks again; it begins with `PATIENCE`, as the holder
-may only have lost its processor. Chosen: a look takes some 50 us."""
+MAX_AWAY_SECONDS = 1.0
+"""Seconds at most after which a member that found the lock taken looks again; it begins with `LOCK_WAIT_SECONDS`, as
+the holder may only have lost its processor. Chosen: a look takes some 50 us."""
 
-PROBED_EVERY = 1.0
+PROBE_SECONDS = 1.0
 """Seconds in which each member is looked at once, whether it is dead. A look takes 10 us under the lock. Chosen: calls
 of a dead member take about as long at the provider."""
 
-KEPT = 4096
+KEPT_RECORDS = 4096
 """Records kept while the lock cannot be had. Chosen: the events of 1,000 calls."""
 
-REPLAYED = RING // 8
+REPLAYED_BYTES = RING_BYTES // 8
 """Bytes of entries after which a joiner asks for a newer checkpoint. Measured: 22 us a call, so 5 ms."""
 
 
@@ -88,13 +88,13 @@ class LockPatience:
         self.is_tried = False
         self._from = self._since = self._last = float("-inf")
         self._steps = -1
-        self._away_for = PATIENCE
+        self._away_for = LOCK_WAIT_SECONDS
 
     def is_over(self, now: float, steps: int) -> bool:
         """Note that the lock is held after `steps` of all members; return whether to wait no longer."""
         self.is_tried = True
         moved = steps != self._steps
-        rare = self._last == float("-inf") or (moved and now > self._last + PATIENCE)
+        rare = self._last == float("-inf") or (moved and now > self._last + LOCK_WAIT_SECONDS)
         if rare or not self._from <= now:
             # A lock that was free between two rare looks was not taken for long. One whose holder ended no step was.
             self._from = self._since = now
@@ -102,10 +102,10 @@ class LockPatience:
             # Another member ends its steps: the lock is taken often, but not by a member that stands still.
             self._since = now
         self._last, self._steps = now, steps
-        if now - self._since < PATIENCE and now - self._from < MOST_PATIENCE:
+        if now - self._since < LOCK_WAIT_SECONDS and now - self._from < MAX_LOCK_WAIT_SECONDS:
             return False
         self.again_at = now + self._away_for
-        self._away_for = min(AWAY, 2.0 * self._away_for)
+        self._away_for = min(MAX_AWAY_SECONDS, 2.0 * self._away_for)
         return True
 
 
@@ -165,7 +165,7 @@ class HostLog:
 
     def is_alone(self, now: float) -> bool:
         """Return whether there is no other member, by one read of eight bytes."""
-        if not self._sole_word or not self._named_at <= now < self._named_at + PROBED_EVERY:
+        if not self._sole_word or not self._named_at <= now < self._named_at + PROBE_SECONDS:
             return False
         try:
             # Written out because every call of a lone member runs this.
@@ -209,7 +209,7 @@ class HostLog:
         """Append the records and unlock. While the lock could not be had, keep them."""
         if not self._held:
             if self._away and records:
-                self._kept += records[: max(0, KEPT - len(self._kept))]
+                self._kept += records[: max(0, KEPT_RECORDS - len(self._kept))]
             return
         self._held = False
         file, me = self._file, self._me
@@ -257,7 +257,7 @@ class HostLog:
         """Return whether a member without a state still waits for a checkpoint."""
         me = self._me
         waits = me is not None and me.rank == PENDING and peek(self._file, CHECKPOINT) == self._awaited
-        return waits and self._joined_at <= now < self._joined_at + PATIENCE
+        return waits and self._joined_at <= now < self._joined_at + LOCK_WAIT_SECONDS
 
     def _lock(self) -> bool:
         if self._file is None:
@@ -278,7 +278,7 @@ class HostLog:
     def _step(self, now: float) -> Step | None:
         file, me = self._file, self._me
         assert file is not None
-        if me is not None and not self._named_at <= now < self._named_at + PROBED_EVERY:
+        if me is not None and not self._named_at <= now < self._named_at + PROBE_SECONDS:
             if not self._folder.holds(self._name, file.descriptor):
                 # What the others do is not known any more, nor the own attempts to those at the new file.
                 self._unlock()
@@ -319,15 +319,15 @@ class HostLog:
         others = [] if fresh else [each for each in sound_members(file) if each.life != life]
         is_used = any(self._lives.holds(each.life) for each in others)
         if not is_used:
-            if fresh and not self._has_room(PAGE):
+            if fresh and not self._has_room(PAGE_BYTES):
                 self._remove(file)
                 raise Unshared("the shared files of this user have reached their budget")
             file.reset()
             set_clock(file)
         else:
             check_header(file)
-            if file.size < SIZE:
-                if not self._has_room(SIZE - PAGE):
+            if file.size < FILE_BYTES:
+                if not self._has_room(FILE_BYTES - PAGE_BYTES):
                     raise Unshared("the shared files of this user have reached their budget")
                 file.grow()
             for each in file.members():
@@ -355,7 +355,7 @@ class HostLog:
         # A checkpoint that is there already is loaded at once.
         saved = read_checkpoint(file, now)
         self._awaited, self._adopted = (-1, 0) if saved else (file.words[CHECKPOINT],) * 2
-        if saved is None or self._cursor - saved.position > REPLAYED:
+        if saved is None or self._cursor - saved.position > REPLAYED_BYTES:
             file.words[WANTED] = 1
         return self._me
 
@@ -373,7 +373,7 @@ class HostLog:
         ):
             return Step((), read_heads(file, me.row), (), None, len(self._live), self._is_asked(file, me))
         live = file.members()
-        suspects = due_members(file, live, now, PROBED_EVERY)
+        suspects = due_members(file, live, now, PROBE_SECONDS)
         if me.rank == PENDING:
             # It waits for a state only as long as one of those that have it lives.
             suspects = suspects or [each for each in live if each.rank == FULL][:1]
@@ -394,7 +394,7 @@ class HostLog:
         heads = read_heads(file, me.row)
         # The next steps have nothing to do but to read entries until then, unless a word changes.
         self._quiet_words = (words[POPULATION], words[PROBED_AT]) if me.rank == FULL and len(live) > 1 else (-1, -1)
-        self._quiet_from, each_for = file.second(PROBED_AT), PROBED_EVERY / len(live)
+        self._quiet_from, each_for = file.second(PROBED_AT), PROBE_SECONDS / len(live)
         self._quiet_until = each_for * (int(self._quiet_from / each_for) + 1)
         return Step(entries, heads, gone, checkpoint, len(live), len(live) > 1 and self._is_asked(file, me))
 
@@ -446,7 +446,7 @@ class HostLog:
         if self._kept:
             # What it is about to append may be more than the ring holds.
             return True
-        if not words[CHECKPOINT] or words[WANTED] or words[TAIL] - words[CHECKPOINT_AT] > RING // 2:
+        if not words[CHECKPOINT] or words[WANTED] or words[TAIL] - words[CHECKPOINT_AT] > RING_BYTES // 2:
             return True
         return me.rank == FULL and words[CHECKPOINT_RANK] != FULL
 

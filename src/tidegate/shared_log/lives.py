@@ -17,7 +17,7 @@ from tidegate.shared_file import close_and_find_held, lock
 from tidegate.shared_log.carrier import Unshared
 from tidegate.shared_log.folder import PrivateFolder
 
-AGREEMENT = 1.0
+CLOCK_AGREEMENT_SECONDS = 1.0
 """Seconds by which `time.monotonic` may differ from the kernel's clock: far above two readings."""
 
 
@@ -46,10 +46,10 @@ def clock_replaced() -> bool:
     """Return whether `time.monotonic` is not the clock of the kernel: a test has replaced it."""
     if not hasattr(time, "CLOCK_MONOTONIC"):
         return False
-    return abs(time.monotonic() - time.clock_gettime(time.CLOCK_MONOTONIC)) > AGREEMENT
+    return abs(time.monotonic() - time.clock_gettime(time.CLOCK_MONOTONIC)) > CLOCK_AGREEMENT_SECONDS
 
 
-ATTEMPTS = 16
+NAME_ATTEMPTS = 16
 """Names tried for a life file."""
 
 
@@ -66,7 +66,7 @@ class Lives:
         if self._descriptor >= 0 and self._folder.holds(_name(self.number), self._descriptor):
             return self.number
         self.end()
-        for _ in range(ATTEMPTS):
+        for _ in range(NAME_ATTEMPTS):
             number = secrets.randbits(63) | 1
             name = _name(number)
             descriptor = self._folder.open_file(name, os.O_CREAT, os.O_EXCL)

@@ -11,15 +11,15 @@ from typing import Any
 
 from tidegate.errors import ConfigurationError
 from tidegate.shared_file import VERSION
-from tidegate.shared_log.carrier import MEMBERS, CorruptLog, Unshared
-from tidegate.shared_log.redis_log import TRIMMED, since_of
-from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, StoreCarrier
-from tidegate.shared_log.store_log import ENTRIES, Answer, Ask, Stored, StoredState
+from tidegate.shared_log.carrier import MAX_MEMBERS, CorruptLog, Unshared
+from tidegate.shared_log.redis_log import TRIMMED_ENTRIES, since_of
+from tidegate.shared_log.store_carrier import EXPIRY_SECONDS, GONE_AFTER_SECONDS, SERVER_TIMEOUT_SECONDS, StoreCarrier
+from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Stored, StoredState
 
 CONNECT_SECONDS = 2
 """Seconds for a connection. Derived: libpq knows no less."""
 
-ACKNOWLEDGED = 2000
+UNACKNOWLEDGED_MILLISECONDS = 2000
 """Milliseconds after which sent data that no host acknowledges ends a connection. Derived: `CONNECT_SECONDS`."""
 
 CREATION_LOCK = 0x7469_6465_6C6F_6701
@@ -145,11 +145,11 @@ class PostgresStore:
 
         self._psycopg = psycopg
         self._connection: Any = _timed(psycopg.Connection).connect(
-            url, autocommit=True, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=ACKNOWLEDGED
+            url, autocommit=True, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=UNACKNOWLEDGED_MILLISECONDS
         )
         try:
             self._create()
-            self._connection.execute(f"set statement_timeout = {int(1000 * TIME_LIMIT)}")
+            self._connection.execute(f"set statement_timeout = {int(1000 * SERVER_TIMEOUT_SECONDS)}")
         except BaseException:
             self._connection.close()
             raise
@@ -172,7 +172,8 @@ class PostgresStore:
         given = (
             name, ask.member, ask.epoch, ask.cursor, ask.rank, ask.sequence, [each[0] for each in ask.records],
             [each[1] for each in ask.records], ask.head or None, ask.leaves, ask.known_state, since_of(ask), place,
-            at, state, secrets.token_hex(8), GONE_AFTER, MEMBERS, ENTRIES, TRIMMED, float(EXPIRY),
+            at, state, secrets.token_hex(8), GONE_AFTER_SECONDS, MAX_MEMBERS, KEPT_ENTRIES, TRIMMED_ENTRIES,
+            float(EXPIRY_SECONDS),
         )  # fmt: skip
         types = (
             "bytea, int, text, bigint, int, bigint, double precision[], bytea[], bytea, boolean, bigint, "
@@ -199,7 +200,7 @@ def _timed(connection: Any) -> Any:
 
     class TimedConnection(connection):  # type: ignore[misc]
         def wait(self, generator: Any, *given: Any, **named: Any) -> Any:
-            return super().wait(_limited(generator, 2 * TIME_LIMIT), *given, **named)
+            return super().wait(_limited(generator, 2 * SERVER_TIMEOUT_SECONDS), *given, **named)
 
     return TimedConnection
 

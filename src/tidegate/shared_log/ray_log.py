@@ -23,12 +23,12 @@ from typing import Any
 
 from tidegate.errors import ConfigurationError
 from tidegate.shared_file import VERSION
-from tidegate.shared_log.carrier import FULL, MEMBERS, NoConnection, Unshared
-from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, StoreCarrier
-from tidegate.shared_log.store_log import ENTRIES, Answer, Ask, Limits, Stored, StoredState
+from tidegate.shared_log.carrier import FULL, MAX_MEMBERS, NoConnection, Unshared
+from tidegate.shared_log.store_carrier import EXPIRY_SECONDS, GONE_AFTER_SECONDS, StoreCarrier
+from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Limits, Stored, StoredState
 
-LOOK_EVERY = 60.0
-"""Seconds between two searches for logs that no process uses. Derived: a tenth of `EXPIRY`."""
+LOOK_SECONDS = 60.0
+"""Seconds between two searches for logs that no process uses. Derived: a tenth of `EXPIRY_SECONDS`."""
 
 
 class TableMember:
@@ -49,7 +49,7 @@ class TableLog:
     def __init__(self) -> None:
         self.epoch = secrets.token_hex(8)
         self.base = 0
-        self.entries: deque[Stored] = deque(maxlen=ENTRIES)
+        self.entries: deque[Stored] = deque(maxlen=KEPT_ENTRIES)
         self.tail = 0
         self.last_number = 0
         self.members: dict[int, TableMember] = {}
@@ -61,7 +61,7 @@ class TableLog:
     def exchange(self, ask: Ask, now: float) -> Answer | None:
         """Append, beat and read for one member; None where it leaves or the log has too many members."""
         now = self.last_at = max(now, self.last_at)
-        for number in [number for number, each in self.members.items() if now - each.beat > GONE_AFTER]:
+        for number in [number for number, each in self.members.items() if now - each.beat > GONE_AFTER_SECONDS]:
             self._remove(number, now)
         member = self.members.get(ask.member) if ask.epoch == self.epoch else None
         if ask.leaves:
@@ -71,7 +71,7 @@ class TableLog:
         number, cursor = ask.member, ask.cursor
         if member is not None:
             self._store(member, ask, now)
-        elif len(self.members) >= MEMBERS:
+        elif len(self.members) >= MAX_MEMBERS:
             return None
         else:
             self.last_number = number = self.last_number + 1
@@ -81,7 +81,7 @@ class TableLog:
         if not others:
             self.state, self.wanted = None, False
         state, cursor = self._state_for(ask, cursor) if others or cursor < self.base else (None, cursor)
-        if others and self.tail - (self.state.position if self.state is not None else 0) > ENTRIES / 2:
+        if others and self.tail - (self.state.position if self.state is not None else 0) > KEPT_ENTRIES / 2:
             self.wanted = True
         return Answer(
             now, self.epoch, number, self.tail,
@@ -134,9 +134,9 @@ class LogTable:
         self._looked_at = -math.inf
 
     def exchange(self, name: bytes, ask: Ask, now: float) -> Answer | None:
-        if now >= self._looked_at + LOOK_EVERY:
+        if now >= self._looked_at + LOOK_SECONDS:
             self._looked_at = now
-            for unused in [each for each, log in self._logs.items() if now - log.last_at > EXPIRY]:
+            for unused in [each for each, log in self._logs.items() if now - log.last_at > EXPIRY_SECONDS]:
                 del self._logs[unused]
         log = self._logs.get(name)
         if log is None:
@@ -150,10 +150,10 @@ RAY = "ray"
 NAME, NAMESPACE = f"tidegate-log-v{VERSION}", "tidegate"
 """Name of the actor, with the version of all shared files, which a change of `Ask`, `Answer` or the payloads raises."""
 
-TIME_LIMIT = 1.0
+ACTOR_TIMEOUT_SECONDS = 1.0
 """Seconds after which the actor counts as away. Measured: 1 ms, and up to 0.31 s on a busy machine."""
 
-CREATION_LIMIT = 10.0
+CREATION_TIMEOUT_SECONDS = 10.0
 """Seconds for which a joiner waits until the actor exists. Measured: 0.8 s, longer on a busy machine."""
 
 
@@ -182,10 +182,10 @@ class RayStore:
         self._handle: Any = _found(ray) or _created(ray)
         # A handle that a fork of this process dropped would wait for locks of threads that it does not have.
         _handles.append(self._handle)
-        self._result(self._handle.ready.remote(), CREATION_LIMIT)
+        self._result(self._handle.ready.remote(), CREATION_TIMEOUT_SECONDS)
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        found: Answer | None = self._result(self._handle.exchange.remote(name, ask), TIME_LIMIT)
+        found: Answer | None = self._result(self._handle.exchange.remote(name, ask), ACTOR_TIMEOUT_SECONDS)
         return found
 
     def _result(self, reference: Any, limit: float) -> Any:
@@ -249,5 +249,9 @@ def ray_carrier() -> StoreCarrier:
     if find_spec("ray") is None:
         raise ConfigurationError("share", RAY, "sharing through a Ray cluster needs Ray: pip install ray")
     return StoreCarrier(
-        RayStore, "ray", RAY, f"the actor {NAME} of the Ray cluster", Limits(TIME_LIMIT, CREATION_LIMIT)
+        RayStore,
+        "ray",
+        RAY,
+        f"the actor {NAME} of the Ray cluster",
+        Limits(ACTOR_TIMEOUT_SECONDS, CREATION_TIMEOUT_SECONDS),
     )

@@ -8,14 +8,20 @@ from typing import Any
 
 from tidegate.errors import ConfigurationError
 from tidegate.shared_file import VERSION
-from tidegate.shared_log.carrier import MEMBERS, CorruptLog
-from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, StoreCarrier, shown
-from tidegate.shared_log.store_log import ENTRIES, Answer, Ask, Stored, StoredState
+from tidegate.shared_log.carrier import MAX_MEMBERS, CorruptLog
+from tidegate.shared_log.store_carrier import (
+    EXPIRY_SECONDS,
+    GONE_AFTER_SECONDS,
+    SERVER_TIMEOUT_SECONDS,
+    StoreCarrier,
+    shown,
+)
+from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Stored, StoredState
 
 PROTOCOL = f"v{VERSION}"
 """Version of the script, the keys and the payloads; any change of these raises the version of all shared files."""
 
-TRIMMED = 256
+TRIMMED_ENTRIES = 256
 """Entries by which a log exceeds its bound before it is trimmed. Chosen: a sixteenth."""
 
 SCRIPT = """
@@ -117,8 +123,8 @@ class RedisStore:
         # The carrier has the only retry: one of the client's would send the records once more, and later.
         self._client: Any = redis.Redis.from_url(
             url,
-            socket_timeout=TIME_LIMIT,
-            socket_connect_timeout=TIME_LIMIT,
+            socket_timeout=SERVER_TIMEOUT_SECONDS,
+            socket_connect_timeout=SERVER_TIMEOUT_SECONDS,
             retry=Retry(NoBackoff(), 0),
             decode_responses=False,
         )
@@ -136,7 +142,7 @@ class RedisStore:
                 args=[
                     ask.member, ask.epoch, ask.cursor, ask.rank, ask.sequence, ask.head, int(ask.leaves),
                     ask.known_state, "" if since is None else since, position, at, payload, secrets.token_hex(8),
-                    GONE_AFTER, MEMBERS, ENTRIES, TRIMMED, EXPIRY, *records,
+                    GONE_AFTER_SECONDS, MAX_MEMBERS, KEPT_ENTRIES, TRIMMED_ENTRIES, EXPIRY_SECONDS, *records,
                 ],
             )  # fmt: skip
         except self._refused as error:

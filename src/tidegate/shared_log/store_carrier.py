@@ -11,28 +11,28 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.shared_log.carrier import MEMBERS, Carrier, NoConnection, Unshared
+from tidegate.shared_log.carrier import MAX_MEMBERS, Carrier, NoConnection, Unshared
 from tidegate.shared_log.store_log import PROMPT, Answer, Ask, Limits, StoreLog, checked
 
 logger = logging.getLogger("tidegate")
 
-TIME_LIMIT = 0.25
+SERVER_TIMEOUT_SECONDS = 0.25
 """Seconds after which the server counts as away. Source: keygate 0.1.11."""
 
-GONE_AFTER = 6.0
+GONE_AFTER_SECONDS = 6.0
 """Seconds without a beat after which a member counts as dead. Chosen: three beats."""
 
-EXPIRY = 600
+EXPIRY_SECONDS = 600
 """Seconds after which an unused log is removed by the server. Chosen: ten minutes, longer than a window of a minute."""
 
-LEAST_RETRY, MOST_RETRY = 1.0, 30.0
+LEAST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 30.0
 """Seconds between two attempts to reach a server that is away. Chosen: a restart takes seconds."""
 
-RETRY_SHARE = 0.1
+RETRY_ABSENCE_SHARE = 0.1
 """Share of the time since the server went away after which it is tried again. Derived: one second late after ten
 seconds, as the members' return takes another one on a busy machine."""
 
-DRIFT = 1.01
+EXCHANGE_DRIFT_FACTOR = 1.01
 """Factor on the quickest exchange with each later one, so that about a hundred renew it."""
 
 
@@ -106,7 +106,7 @@ class StoreCarrier(Carrier):
             self._changed.notify()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(2 * TIME_LIMIT)
+            thread.join(2 * SERVER_TIMEOUT_SECONDS)
 
     def _wake(self) -> None:
         with self._changed:
@@ -171,7 +171,7 @@ class StoreCarrier(Carrier):
             ask = log.ask(begun, leaves)
             found = self._store.exchange(log.name, ask)
             if found is None and not leaves:
-                raise Unshared(f"it has {MEMBERS} members already")
+                raise Unshared(f"it has {MAX_MEMBERS} members already")
             answer = None if found is None else checked(found)
         except Unshared as error:
             self._end(log, str(error))
@@ -183,7 +183,7 @@ class StoreCarrier(Carrier):
         ended = time.monotonic()
         if answer is None:
             return None
-        self._quickest *= DRIFT
+        self._quickest *= EXCHANGE_DRIFT_FACTOR
         if ended - begun <= self._quickest:
             self._quickest, self._offset = ended - begun, answer.now - (begun + ended) / 2
         if self._away_since != math.inf:
@@ -213,8 +213,12 @@ class StoreCarrier(Carrier):
                 self.error,
             )
         self._away_since = min(self._away_since, now)
-        later = RETRY_SHARE * (now - self._away_since) if not isinstance(error, NoConnection) else LEAST_RETRY
-        self._retry_at = now + min(MOST_RETRY, max(LEAST_RETRY, later))
+        later = (
+            RETRY_ABSENCE_SHARE * (now - self._away_since)
+            if not isinstance(error, NoConnection)
+            else LEAST_RETRY_SECONDS
+        )
+        self._retry_at = now + min(MAX_RETRY_SECONDS, max(LEAST_RETRY_SECONDS, later))
         for log in self._logs:
             log.failed()
 

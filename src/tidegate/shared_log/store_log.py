@@ -24,7 +24,7 @@ from tidegate.shared_log.carrier import (
     BEGUN,
     ENDED,
     FULL,
-    MAX_STATE,
+    MAX_STATE_BYTES,
     PENDING,
     Checkpoint,
     CorruptLog,
@@ -36,25 +36,25 @@ from tidegate.shared_log.carrier import (
     unpacked_head,
 )
 
-PATIENCE = 0.25
+JOIN_WAIT_SECONDS = 0.25
 """Seconds for which a joiner waits for the server and for a state. Chosen: the time limit of an exchange."""
 
-ENTRIES = 4096
+KEPT_ENTRIES = 4096
 """Entries that a server keeps of a log. Chosen: the events of 2,000 calls."""
 
-BEAT = 2.0
+BEAT_SECONDS = 2.0
 """Seconds between two exchanges of a member without calls: a third of those after which it counts as dead."""
 
-SOLE_EVERY = 0.5
+SOLE_EXCHANGE_SECONDS = 0.5
 """Seconds between two exchanges of a member without others whose calls go. Measured: an exchange takes 72 us of CPU."""
 
-HEAD_EVERY = 0.01
+HEAD_EXCHANGE_SECONDS = 0.01
 """Seconds between two exchanges while a call or an event waits: the core looks again after 10 ms."""
 
-STEP_EVERY = 0.05
+STEP_EXCHANGE_SECONDS = 0.05
 """Seconds between two exchanges while calls go and none waits. Derived: the core looks again after 50 ms."""
 
-STALE = 1.0
+STALE_EVENT_SECONDS = 1.0
 """Seconds after which an event that this member could not hear is outdated. Chosen: four time limits of an exchange."""
 
 
@@ -133,7 +133,9 @@ def checked(answer: Answer) -> Answer:
         and all(isinstance(each, bytes) for each in contents)
     ):
         raise CorruptLog("its content is not that of a log")
-    if answer.state is not None and (len(answer.state.payload) > MAX_STATE or answer.state.rank not in (BEGUN, FULL)):
+    if answer.state is not None and (
+        len(answer.state.payload) > MAX_STATE_BYTES or answer.state.rank not in (BEGUN, FULL)
+    ):
         raise CorruptLog("its checkpoint is not sound")
     for member, packed in answer.heads.items():
         if not isinstance(member, int) or not isinstance(packed, bytes):
@@ -150,7 +152,7 @@ class Limits(NamedTuple):
 
 
 PROMPT = Limits()
-"""The limits for a server that runs already and answers soon: `PATIENCE` for both."""
+"""The limits for a server that runs already and answers soon: `JOIN_WAIT_SECONDS` for both."""
 
 
 class StoreLog:
@@ -175,7 +177,7 @@ class StoreLog:
         self.member = -1
         self._lock = threading.Lock()
         self._wake, self._forget = wake, forget
-        self._joined_at, self.joins_until = now, now + max(PATIENCE, self._limits.join)
+        self._joined_at, self.joins_until = now, now + max(JOIN_WAIT_SECONDS, self._limits.join)
         self._epoch, self._rank, self._number = "", PENDING, 0
         self._received = self._consumed = 0
         self._sequence, self._sent = 1, 0
@@ -207,12 +209,14 @@ class StoreLog:
             if not self._number:
                 return self._asked_at
             if self._outbox or self._own_state:
-                return self._asked_at + HEAD_EVERY
+                return self._asked_at + HEAD_EXCHANGE_SECONDS
             if not self._woken:
-                return self._asked_at + BEAT
+                return self._asked_at + BEAT_SECONDS
             if self.sole:
-                return self._asked_at + SOLE_EVERY
-            return self._asked_at + (HEAD_EVERY if self._own_head or self._rank != FULL else STEP_EVERY)
+                return self._asked_at + SOLE_EXCHANGE_SECONDS
+            return self._asked_at + (
+                HEAD_EXCHANGE_SECONDS if self._own_head or self._rank != FULL else STEP_EXCHANGE_SECONDS
+            )
 
     def is_alone(self, now: float) -> bool:
         """Return False: each step asks the carrier's thread for news."""
@@ -225,7 +229,9 @@ class StoreLog:
             self._woken = True
             self._wake()
             members = max(1, len(self._ranks))
-            if self._away or (self._asking and now - self._asked_at > 2 * max(PATIENCE, self._limits.exchange)):
+            if self._away or (
+                self._asking and now - self._asked_at > 2 * max(JOIN_WAIT_SECONDS, self._limits.exchange)
+            ):
                 self._lose(now)
                 return Step(members=members, away=True)
             early = self._joined_at <= now < self.joins_until
@@ -290,9 +296,9 @@ class StoreLog:
             if self.sole or self._away:
                 self._own_head = None
                 return
-            self._outbox += records[: max(0, ENTRIES - len(self._outbox))]
+            self._outbox += records[: max(0, KEPT_ENTRIES - len(self._outbox))]
             self._own_head = head
-            if checkpoint is not None and len(checkpoint.payload) <= MAX_STATE:
+            if checkpoint is not None and len(checkpoint.payload) <= MAX_STATE_BYTES:
                 self._own_state = self._consumed, checkpoint.at, checkpoint.payload
                 self._included = self._sequence + len(self._outbox)
                 self._is_asked = False
@@ -328,7 +334,7 @@ class StoreLog:
                 self._received = self._consumed = answer.tail
                 # From now on only a state is waited for.
                 self._joined_at = self._asked_at
-                self.joins_until = self._asked_at + max(PATIENCE, self._limits.exchange)
+                self.joins_until = self._asked_at + max(JOIN_WAIT_SECONDS, self._limits.exchange)
                 if len(answer.ranks) == 1:
                     self._rank = FULL
             elif not same:
@@ -358,7 +364,7 @@ class StoreLog:
         state, entries = answer.state, answer.entries
         lapped = entries and entries[0].place > ask.cursor
         if self._returned:
-            entries = [each for each in entries if each.at >= answer.now - STALE]
+            entries = [each for each in entries if each.at >= answer.now - STALE_EVENT_SECONDS]
         if state is not None and (lapped or state.position > ask.cursor or self._rank < state.rank):
             self._state, self._inbox = state, list(entries)
         else:

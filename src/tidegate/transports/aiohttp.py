@@ -31,8 +31,8 @@ from tidegate.transports import bearer, gateway_url, sigv4
 from tidegate.transports.bodies import ErrorBody
 from tidegate.transports.call import MAX_CHECKED_BYTES, HttpCall, take_token
 from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
-from tidegate.transports.own_answers import NO_RETRY, RETRYABLE, TOO_MANY_REQUESTS
-from tidegate.transports.patches import LOOK_FROM, Clients, note_aiohttp, unreadable
+from tidegate.transports.own_answers import NO_RETRY, RETRYABLE, TOO_MANY_REQUESTS_STATUS
+from tidegate.transports.patches import LOOK_FROM_CALLS, Clients, note_aiohttp, unreadable
 from tidegate.transports.request_key import OutgoingRequest, RequestRoute, accounts_of
 from tidegate.transports.streams import Readers, StreamWatch, arrived, begun, put_back
 
@@ -56,9 +56,9 @@ class AiohttpCall(HttpCall):
         self.received = self.unread = None
         try:
             waited = permit.sent_at - self.started_at
-            if waited > bearer.LOOK_AFTER and (renewal := bearer.due(self.sent_headers(), waited)) is not None:
+            if waited > bearer.LOOK_AFTER_SECONDS and (renewal := bearer.due(self.sent_headers(), waited)) is not None:
                 take_token(self, renewal, await renewal.arenew())
-            if permit.in_flight >= LOOK_FROM:
+            if permit.in_flight >= LOOK_FROM_CALLS:
                 note_aiohttp(self.registry, permit, self.session)
             with AttemptScope(permit):
                 response = await self.wrapped(*self.args, **self.kwargs)
@@ -174,7 +174,7 @@ class AiohttpCall(HttpCall):
         response._headers = _proxy([*response._headers.items(), *headers.items()])
         response._cache.pop("headers", None)
 
-    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS_STATUS) -> Any:
         self.received = None
         return self.stack.response(self.session, self.url, self.kwargs, headers, body, status)
 

@@ -22,15 +22,15 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from tidegate.transports.patches import Patches
-from tidegate.transports.request_key import EXPIRES_SOON, expiry
+from tidegate.transports.request_key import EXPIRES_SOON_SECONDS, expiry
 
-LOOK_AFTER = 1.0
+LOOK_AFTER_SECONDS = 1.0
 """Seconds of a call after which its token is looked at: no source gives tokens that end within seconds."""
 
-STALE_AFTER = 30.0
+STALE_AFTER_SECONDS = 30.0
 """Seconds of a call after which its token is asked for again: a source that keeps its token answers at once."""
 
-MAX_NOTED = 1024
+MAX_NOTED_TOKENS = 1024
 """Tokens whose clients are kept. Chosen: far above the identities of one program."""
 
 METHODS: dict[str, tuple[str, ...]] = {
@@ -90,7 +90,7 @@ def _note(token: object, source: TokenSource) -> None:
         # Each line is one step for other threads. A lock would stay locked in a forked child.
         _noted.pop(token, None)
         _noted[token] = source
-        if len(_noted) > MAX_NOTED:
+        if len(_noted) > MAX_NOTED_TOKENS:
             _noted.popitem(last=False)
 
 
@@ -132,10 +132,10 @@ class Renewal(NamedTuple):
 def due(headers: Mapping[str, Any], waited: float) -> Renewal | None:
     """Return how to renew the token of a call that waited so many seconds; None where it is fresh or has no source."""
     found = _renewal(headers)
-    if found is None or waited > STALE_AFTER:
+    if found is None or waited > STALE_AFTER_SECONDS:
         return found
     ends = expiry(f"Bearer {found.token}".encode("latin-1", "replace"))
-    return found if ends < time.time() + EXPIRES_SOON else None
+    return found if ends < time.time() + EXPIRES_SOON_SECONDS else None
 
 
 def _renewal(headers: Mapping[str, Any]) -> Renewal | None:

@@ -1,12 +1,12 @@
 """The beginning of an error's body, read before a streaming answer is judged.
 
-Theory of operation. An error is judged by its status, its headers and its body. The body is read up to `MAX_BYTES` and
-`MAX_SECONDS`. The bytes that were read are replayed to the caller, which can then read on. An exception of this reading
-is raised in the caller's own reading, after the bytes before it.
+Theory of operation. An error is judged by its status, its headers and its body. The body is read up to
+`MAX_ERROR_BYTES` and `MAX_READ_SECONDS`. The bytes that were read are replayed to the caller, which can then read on.
+An exception of this reading is raised in the caller's own reading, after the bytes before it.
 
-If chunks arrive slowly, reading stops at the first chunk after `MAX_SECONDS`. If no chunk arrives, asyncio clients stop
-at `MAX_SECONDS`. Threaded and trio clients wait until the client's own read timeout: to interrupt a read there would
-lose the connection, and the rest of the body.
+If chunks arrive slowly, reading stops at the first chunk after `MAX_READ_SECONDS`. If no chunk arrives, asyncio clients
+stop at `MAX_READ_SECONDS`. Threaded and trio clients wait until the client's own read timeout: to interrupt a read
+there would lose the connection, and the rest of the body.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 
 from tidegate.admission.drive import in_trio
 
-MAX_BYTES = 1 << 18
+MAX_ERROR_BYTES = 1 << 18
 """Bytes at which the reading of an error ends, as sent and again when decompressed. Derived from
 `providers.refusal_body.MAX_BODY`, above which no body is parsed."""
 
-MAX_SECONDS = 2.0
+MAX_READ_SECONDS = 2.0
 """Seconds of reading an error's body before the status is returned. Chosen: providers send errors of some kilobytes
 together with the headers."""
 
-PIECE = 16
+PIECE_BYTES = 16
 """Bytes decompressed at a time. Chosen: even 16 bytes of Brotli can describe 16 MB."""
 
 
@@ -35,7 +35,7 @@ class ErrorBody:
     """The beginning of an error's body: the chunks that the caller has not consumed, and how the reading ended.
 
     `ended` means that nothing follows the chunks. `error` is what the reading raised after them. Reading stops after
-    `MAX_BYTES`, or after `until` in monotonic seconds.
+    `MAX_ERROR_BYTES`, or after `until` in monotonic seconds.
     """
 
     __slots__ = ("chunks", "ended", "error", "size", "until")
@@ -51,7 +51,7 @@ class ErrorBody:
         """Keep a chunk; return whether another one is wanted."""
         self.chunks.append(chunk)
         self.size += len(chunk)
-        return self.size < MAX_BYTES and now < self.until
+        return self.size < MAX_ERROR_BYTES and now < self.until
 
     def replay(self) -> Iterator[bytes]:
         """Yield and forget each chunk; then raise the exception of the reading, if any."""
@@ -63,8 +63,8 @@ class ErrorBody:
     def pieces(self) -> Iterator[bytes]:
         """Yield the kept bytes in pieces that are safe to decompress."""
         for chunk in self.chunks:
-            for start in range(0, len(chunk), PIECE):
-                yield chunk[start : start + PIECE]
+            for start in range(0, len(chunk), PIECE_BYTES):
+                yield chunk[start : start + PIECE_BYTES]
 
 
 class ErrorStream:
@@ -89,7 +89,7 @@ class SyncErrorStream(ErrorStream):
     def begin(self, now: Callable[[], float]) -> None:
         """Read the part of the body that the answer is judged by."""
         body = self.body
-        body.until = now() + MAX_SECONDS
+        body.until = now() + MAX_READ_SECONDS
         try:
             self._rest = iter(self._stream)
             for chunk in self._rest:
@@ -124,13 +124,13 @@ class AsyncErrorStream(ErrorStream):
     """The stream of an asynchronous client; combined with the `AsyncByteStream` of its module."""
 
     async def begin(self, now: Callable[[], float], connected: bool) -> None:
-        """Read the part to judge by. A stalled connection of asyncio delays it by at most `MAX_SECONDS`."""
+        """Read the part to judge by. A stalled connection of asyncio delays it by at most `MAX_READ_SECONDS`."""
         if not connected or in_trio():
             await self._read(now)
             return
         reading = self._reading = asyncio.ensure_future(self._read(now))
         try:
-            await asyncio.wait((reading,), timeout=MAX_SECONDS)
+            await asyncio.wait((reading,), timeout=MAX_READ_SECONDS)
         except BaseException:
             await self.cut()
             raise
@@ -143,7 +143,7 @@ class AsyncErrorStream(ErrorStream):
 
     async def _read(self, now: Callable[[], float]) -> None:
         body = self.body
-        body.until = now() + MAX_SECONDS
+        body.until = now() + MAX_READ_SECONDS
         try:
             self._rest = aiter(self._stream)
             async for chunk in self._rest:
@@ -197,13 +197,13 @@ class AsyncErrorStream(ErrorStream):
 
 
 def decoded(pieces: Iterable[bytes]) -> bytes:
-    """Join decompressed pieces, up to `MAX_BYTES` or to the first piece that cannot be decompressed."""
+    """Join decompressed pieces, up to `MAX_ERROR_BYTES` or to the first piece that cannot be decompressed."""
     parts, size = [], 0
     try:
         for piece in pieces:
             parts.append(piece)
             size += len(piece)
-            if size >= MAX_BYTES:
+            if size >= MAX_ERROR_BYTES:
                 break
     except Exception:
         # The caller's own reading raises it; the status and the headers are known.

@@ -34,7 +34,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.transports import httpx
 from tidegate.transports.call import MAX_CHECKED_BYTES, UNREAL, HttpCall, success_outcome
 from tidegate.transports.governance import binding_of
-from tidegate.transports.own_answers import ERROR_TYPE, TOO_MANY_REQUESTS
+from tidegate.transports.own_answers import ERROR_TYPE, TOO_MANY_REQUESTS_STATUS
 from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.request_key import OutgoingRequest, RequestRoute
 from tidegate.transports.streams import Readers, StreamWatch, WatchedRaw, arrived
@@ -202,7 +202,7 @@ class BotocoreCall(HttpCall):
                 held = getattr(getattr(handler, "__self__", None), "_credentials", None)
                 yield from (each for each in getattr(held, "__dict__", {}).values() if isinstance(each, str))
 
-    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS_STATUS) -> Any:
         """Return Bedrock's own refusal as botocore parses it, from which it raises `ThrottlingException`."""
         self.context[GIVEN_UP] = True
         error = body.get("error")

@@ -44,30 +44,30 @@ from tidegate.transports.governance import Binding
 from tidegate.transports.own_answers import (
     NO_RETRY,
     RETRYABLE,
-    TOO_MANY_REQUESTS,
+    TOO_MANY_REQUESTS_STATUS,
     deadline_refusal,
     replayed_headers,
     wait_headers,
     without_price,
 )
-from tidegate.transports.request_key import EXPIRES_SOON, OutgoingRequest, Secrets, expiry, key_of
+from tidegate.transports.request_key import EXPIRES_SOON_SECONDS, OutgoingRequest, Secrets, expiry, key_of
 
 logger = logging.getLogger("tidegate")
 
-BAD_REQUEST = 400
-UNAUTHORIZED = 401
+BAD_REQUEST_STATUS = 400
+UNAUTHORIZED_STATUS = 401
 
-MAX_PLACES = 1024
+MAX_QUEUE_PLACES = 1024
 """Places in queues that are kept for calls repeated with a new token: above those whose tokens end at once."""
 
 NO_PRICE = "price"
 """Gate of an exchange that sent nothing because the price of its model is unknown."""
 
-USAGE_ALWAYS = 64
+ALWAYS_LEARNED_ATTEMPTS = 64
 """First attempts of a key whose usage is always learned. Chosen: it trains an estimate that a dozen answers settle."""
 
 
-USAGE_EVERY = 32
+LEARNED_ATTEMPT_INTERVAL = 32
 """Later attempts of which one trains the estimate: a changed workload is learned in some hundred answers."""
 
 UNREAL = Outcome(Kind.ABANDONED, row="no network")
@@ -185,7 +185,7 @@ class HttpCall(GovernedCall, ABC):
         self.sdk_may_repeat = _bound_by_token(self)
         if not self.mocks and stub_servers.is_stub(self.key.base_url):
             self.sdk_may_repeat = True
-            self.policy = self.policy._replace(max_wait=min(self.policy.max_wait, stub_servers.MAX_WAIT))
+            self.policy = self.policy._replace(max_wait=min(self.policy.max_wait, stub_servers.MAX_STUB_WAIT_SECONDS))
         flow = super().exchange(make_waker, permit, attempt)
         if permit is None and self.registry.places and self.sending.body is not None:
             self.place = self.registry.places.pop(_fingerprint(self), 0)
@@ -204,7 +204,7 @@ class HttpCall(GovernedCall, ABC):
         if attempt is None or attempt.outcome.kind is not OK:
             _remember_credentials(self)
         if attempt is None and ended.gate == NO_PRICE:
-            return self.refused(*without_price(self.key, self.request_facts.model), status=BAD_REQUEST)
+            return self.refused(*without_price(self.key, self.request_facts.model), status=BAD_REQUEST_STATUS)
         if attempt is None:
             headers, body = deadline_refusal(self, ended)
             if self.sdk_may_repeat:
@@ -253,7 +253,7 @@ class HttpCall(GovernedCall, ABC):
         return retry_time(policy, permit, outcome, now, deadline, policy.attempts) is RetryTime.AT_ONCE
 
     @abstractmethod
-    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS_STATUS) -> Any:
         """Return a refusal as the stack's own response, with these headers and this JSON body."""
 
     def is_from_provider(self, response: Any) -> bool:
@@ -287,7 +287,7 @@ class HttpCall(GovernedCall, ABC):
                 permit.trace.request_id = redaction.clean_fact(providers.request_id_of(self.pairs(response)))
             if status >= 400:
                 outcome = self.judge(status, self.pairs(response), body)
-                if status == UNAUTHORIZED and _may_have_aged(self, permit.sent_at):
+                if status == UNAUTHORIZED_STATUS and _may_have_aged(self, permit.sent_at):
                     # The SDK asks once more, with the token that it writes then.
                     self.add_headers(response, {NO_RETRY: "true"})
                     _leave_place(self)
@@ -356,7 +356,7 @@ class HttpCall(GovernedCall, ABC):
             return outcome
         order, cost = permit.order, permit.cost
         # Always at first, or for a charge; later at intervals.
-        if order <= USAGE_ALWAYS or order % USAGE_EVERY == 0 or cost.produced or cost.held:
+        if order <= ALWAYS_LEARNED_ATTEMPTS or order % LEARNED_ATTEMPT_INTERVAL == 0 or cost.produced or cost.held:
             charged = providers.charged(self.provider, usage) if usage.cached_tokens else usage
             self.registry.learn_usage(permit, self.request_facts, charged)
         # Written out, as `_replace` takes longer and every answer comes here.
@@ -368,7 +368,7 @@ def _bound_by_token(call: HttpCall) -> bool:
     ends = min(map(expiry, _carried(call)), default=INFINITY)
     left = ends - time.time()
     # No wait cures a token that has ended, but the clock of this machine may be wrong.
-    left = left if left > 0.0 else bearer.STALE_AFTER
+    left = left if left > 0.0 else bearer.STALE_AFTER_SECONDS
     if left >= call.policy.max_wait or bearer.is_renewable(call.sent_headers()):
         return False
     call.policy = call.policy._replace(max_wait=left)
@@ -377,7 +377,7 @@ def _bound_by_token(call: HttpCall) -> bool:
 
 def _may_have_aged(call: HttpCall, now: float) -> bool:
     """Return whether a token that could not be renewed may have ended while the call waited until `now`."""
-    aged = now - call.started_at > bearer.STALE_AFTER and call.provider.credential_part is None
+    aged = now - call.started_at > bearer.STALE_AFTER_SECONDS and call.provider.credential_part is None
     return aged and not bearer.is_renewable(call.sent_headers())
 
 
@@ -392,7 +392,7 @@ def _leave_place(call: HttpCall) -> None:
         return
     places = call.registry.places
     places[_fingerprint(call)] = call.place
-    if len(places) > MAX_PLACES:
+    if len(places) > MAX_QUEUE_PLACES:
         # Another thread may change the table; the next call cuts it then.
         with contextlib.suppress(RuntimeError, StopIteration):
             places.pop(next(iter(places)), None)
@@ -444,7 +444,7 @@ def _with_replayable(call: HttpCall, outcome: Outcome, response: Any, body: byte
 
 def _has_expired(call: HttpCall) -> bool:
     """Return whether the call carries a token that has expired, or will very soon."""
-    soon = time.time() + EXPIRES_SOON
+    soon = time.time() + EXPIRES_SOON_SECONDS
     return any(expiry(value) < soon for value in _carried(call))
 
 

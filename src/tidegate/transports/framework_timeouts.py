@@ -27,7 +27,7 @@ from tidegate.settings import Settings
 from tidegate.transports.imports import is_loading
 from tidegate.transports.patches import when_imported
 
-LIFTED = 31_536_000
+LIFTED_TIMEOUT_SECONDS = 31_536_000
 """Seconds of a timeout that is as good as off. Derived from the upper bound of `Settings.max_wait`: a year."""
 
 
@@ -54,11 +54,11 @@ class FrameworkTimeout:
         The result is the longest wait of a call plus the framework's own value, so that a hung call still ends. A
         timeout of the whole run is lifted to a year: the timeouts of its rows still end them.
         """
-        return LIFTED if self.whole_run else math.ceil(max_wait + seconds)
+        return LIFTED_TIMEOUT_SECONDS if self.whole_run else math.ceil(max_wait + seconds)
 
 
 def shown(seconds: float) -> str:
-    return "a year" if seconds == LIFTED else f"{seconds:g} s"
+    return "a year" if seconds == LIFTED_TIMEOUT_SECONDS else f"{seconds:g} s"
 
 
 Stretch = Callable[[float], int]

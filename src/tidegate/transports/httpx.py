@@ -36,8 +36,8 @@ from tidegate.transports.governance import (
     provider_of,
 )
 from tidegate.transports.httpx_streams import stream_types
-from tidegate.transports.own_answers import TOO_MANY_REQUESTS
-from tidegate.transports.patches import LOOK_FROM, Clients, note_httpx, unreadable
+from tidegate.transports.own_answers import TOO_MANY_REQUESTS_STATUS
+from tidegate.transports.patches import LOOK_FROM_CALLS, Clients, note_httpx, unreadable
 from tidegate.transports.request_key import OutgoingRequest, RequestRoute, account_of
 from tidegate.transports.streams import StreamWatch, ends_of
 
@@ -49,7 +49,7 @@ OWN_STREAMS = frozenset(
 SENDING = ("handle_request", "handle_async_request")
 """The sending methods of the two transports, and of httpcore's pools. Mocks of the whole library replace them."""
 
-PIECE = 1 << 9
+PIECE_BYTES = 1 << 9
 """Bytes of a good answer decompressed at a time: half a kilobyte of gzip is half a megabyte at most."""
 
 MAX_WRAPPERS = 3
@@ -89,12 +89,12 @@ class HttpxCall(HttpCall):
         """Send the request once; read an error's body only as far as needed to judge it."""
         try:
             waited = permit.sent_at - self.started_at
-            if waited > bearer.LOOK_AFTER:
+            if waited > bearer.LOOK_AFTER_SECONDS:
                 if (renewal := bearer.due(self.request.headers, waited)) is not None:
                     take_token(self, renewal, renewal.renew())
-                if waited > sigv4.STALE_AFTER:
+                if waited > sigv4.STALE_AFTER_SECONDS:
                     sigv4.renew(self.request, self.signer)
-            if permit.in_flight >= LOOK_FROM:
+            if permit.in_flight >= LOOK_FROM_CALLS:
                 self._note_pool(permit)
             response = self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
@@ -111,12 +111,12 @@ class HttpxCall(HttpCall):
     async def _asend(self, permit: Permit) -> AttemptResult:
         try:
             waited = permit.sent_at - self.started_at
-            if waited > bearer.LOOK_AFTER:
+            if waited > bearer.LOOK_AFTER_SECONDS:
                 if (renewal := bearer.due(self.request.headers, waited)) is not None:
                     take_token(self, renewal, await renewal.arenew())
-                if waited > sigv4.STALE_AFTER:
+                if waited > sigv4.STALE_AFTER_SECONDS:
                     await sigv4.arenew(self.request, self.signer)
-            if permit.in_flight >= LOOK_FROM:
+            if permit.in_flight >= LOOK_FROM_CALLS:
                 self._note_pool(permit)
             response = await self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
@@ -140,7 +140,7 @@ class HttpxCall(HttpCall):
         if signer is not None:
             yield from redaction.in_client(signer.owner())
 
-    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS_STATUS) -> Any:
         response = self.stack.module.Response(status, headers=headers, json=body, request=self.request)
         response.elapsed = timedelta()
         return response
@@ -177,7 +177,7 @@ class HttpxCall(HttpCall):
 
     def _decoded(self, encoding: str, seen: bytes) -> bytes:
         """Return the beginning and the end of what the bytes of a good answer stand for."""
-        pieces = (seen[at : at + PIECE] for at in range(0, len(seen), PIECE))
+        pieces = (seen[at : at + PIECE_BYTES] for at in range(0, len(seen), PIECE_BYTES))
         return ends_of(self._decompressed(encoding, pieces))
 
     def _decompressed(self, encoding: str, pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -22,7 +22,7 @@ closed, and a sentence with both and until when."""
 
 ERROR_TYPE = "x-amzn-errortype"
 """Amazon's header with the error's name."""
-TOO_MANY_REQUESTS = 429
+TOO_MANY_REQUESTS_STATUS = 429
 
 MAX_RETRY_AFTER_SECONDS = 31_536_000.0
 """Most seconds of a `retry-after` that tidegate writes: a year, as of `Settings.max_wait`."""

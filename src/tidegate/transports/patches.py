@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidegate.admission.key_table import KeyTable
     from tidegate.core.limiter_state import Permit
 
-MAX_DEPTH = 64
+MAX_WRAPPER_DEPTH = 64
 """Wrappers around one function that are followed. Chosen: no program wraps a function that often."""
 
 logger = logging.getLogger("tidegate")
@@ -73,7 +73,7 @@ class Patches:
 
 def _is_on(handle: Any, function: Any) -> bool:
     """Return whether a function is the wrapper `handle`, or visibly wraps it."""
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_WRAPPER_DEPTH):
         if function is None or function is handle or getattr(function, "_self_parent", None) is handle:
             break
         function = getattr(function, "__wrapped__", None)
@@ -160,7 +160,7 @@ def unreadable() -> None:
     logger.exception("request not governed: reading it raised an error; it is sent as it is")
 
 
-LOOK_FROM = 8
+LOOK_FROM_CALLS = 8
 """Calls in flight from which on a client's pool is looked at. Chosen: below the smallest default, aiohttp's 100, by
 far, and above what sequential programs have in flight."""
 

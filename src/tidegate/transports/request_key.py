@@ -180,7 +180,7 @@ _ENDPOINT = re.compile(
 """The end of a path that is not part of a base URL. Google's SDK adds the version itself."""
 
 
-MAX_OBJECTS = 1024
+MAX_KNOWN_OBJECTS = 1024
 """Known objects above which one without an observable end is forgotten. Chosen: far above one program's."""
 
 VOLATILE = frozenset(
@@ -277,19 +277,19 @@ def lasting_claims(value: bytes) -> bytes:
     return json.dumps(lasting, sort_keys=True).encode() if SUBJECT & lasting.keys() else value
 
 
-EXPIRES_SOON = 60.0
+EXPIRES_SOON_SECONDS = 60.0
 """Seconds before its end from which on a token counts as expired. Chosen: clocks of machines differ by less, and
 identity libraries renew tokens minutes before."""
 
 
-MOST_SECONDS = 1e15
+MAX_CLAIM_SECONDS = 1e15
 """Seconds since 1970 above which a claim is no time. Derived: 30 million years; larger integers have no float."""
 
 
 def expiry(value: bytes) -> float:
     """Return when the token in a credential header expires, in seconds since 1970; infinity where it names no time."""
     named = _claims(value).get("exp")
-    return float(named) if isinstance(named, int | float) and abs(named) < MOST_SECONDS else INFINITY
+    return float(named) if isinstance(named, int | float) and abs(named) < MAX_CLAIM_SECONDS else INFINITY
 
 
 @lru_cache(maxsize=1024)
@@ -311,7 +311,7 @@ def _part(known: KnownPrincipals, first: str) -> None:
     if not known.plain and alone:
         # Probably it fetched its first token: it keeps its key, and new objects with the earlier state get another.
         _renewed[first] = _serial()
-        if len(_renewed) > MAX_OBJECTS:
+        if len(_renewed) > MAX_KNOWN_OBJECTS:
             _renewed.popitem(last=False)
     else:
         known.account = _serial()
@@ -409,7 +409,7 @@ def _drop_serial(number: int, reference: Any) -> None:
 
 
 def _forget() -> None:
-    if len(_known) <= MAX_OBJECTS:
+    if len(_known) <= MAX_KNOWN_OBJECTS:
         return
     # Iterate over the numbers alone: to make pairs may start the collector, and so `_drop`, during the iteration.
     for number in list(_known):

@@ -26,7 +26,7 @@ from tidegate.providers.classification import connection_failure
 from tidegate.transports import gateway_url, sigv4
 from tidegate.transports.call import UNREAL, HttpCall, success_outcome
 from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
-from tidegate.transports.own_answers import TOO_MANY_REQUESTS
+from tidegate.transports.own_answers import TOO_MANY_REQUESTS_STATUS
 from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.request_key import OutgoingRequest, RequestRoute, accounts_of
 from tidegate.transports.streams import BegunRaw, StreamWatch, WatchedRaw, is_unread
@@ -44,7 +44,7 @@ class RequestsCall(HttpCall):
         unread: BegunRaw | None = None
         body: bytes | None = None
         try:
-            if self.signer is not None and permit.sent_at - self.started_at > sigv4.STALE_AFTER:
+            if self.signer is not None and permit.sent_at - self.started_at > sigv4.STALE_AFTER_SECONDS:
                 self.signer.sign(self.request)
             with AttemptScope(permit):
                 response = self.wrapped(*self.args, **self.kwargs)
@@ -88,7 +88,7 @@ class RequestsCall(HttpCall):
         send = type(session.get_adapter(self.request.url)).send
         return getattr(send, "__module__", "").partition(".")[0] != "requests"
 
-    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS_STATUS) -> Any:
         response = self.module.Response()
         response.status_code, response.reason = status, HTTPStatus(status).phrase
         response.headers.update({**headers, "content-type": "application/json"})

@@ -32,14 +32,15 @@ from typing import Any, NamedTuple
 
 from tidegate.transports.patches import Patches, when_imported
 
-STALE_AFTER = 60.0
-"""Seconds from the start of a call after which its request is signed again. Chosen: far below `LIFETIME`."""
+STALE_AFTER_SECONDS = 60.0
+"""Seconds from the start of a call after which its request is signed again. Chosen: far below
+`SIGNATURE_LIFETIME_SECONDS`."""
 
-LIFETIME = 240.0
+SIGNATURE_LIFETIME_SECONDS = 240.0
 """Seconds after which a signature that cannot be renewed is no longer sent. Derived from AWS, which refuses after 300 s
 by its own clock ("Signature expired ... - 5 min.", anthropics/anthropic-sdk-go#122)."""
 
-MAX_NOTED = 1024
+MAX_NOTED_SIGNATURES = 1024
 """Signatures whose signers are kept. Chosen: far above the requests that wait for their sending."""
 
 DATE = "%Y%m%dT%H%M%SZ"
@@ -131,7 +132,7 @@ def note(wrapped: Callable[..., Any], auth: Any, args: Any, kwargs: Any) -> Any:
     if authorization is not None:
         with _noting:
             _noted[authorization] = auth
-            if len(_noted) > MAX_NOTED:
+            if len(_noted) > MAX_NOTED_SIGNATURES:
                 _noted.popitem(last=False)
     return result
 
@@ -149,8 +150,8 @@ def seconds_left(headers: Mapping[str, str], now_on: datetime) -> float | None:
     try:
         signed_on = datetime.strptime(str(headers.get("x-amz-date")), DATE).replace(tzinfo=UTC)
     except ValueError:
-        return LIFETIME
-    return min(LIFETIME, max(0.0, LIFETIME - (now_on - signed_on).total_seconds()))
+        return SIGNATURE_LIFETIME_SECONDS
+    return min(SIGNATURE_LIFETIME_SECONDS, max(0.0, SIGNATURE_LIFETIME_SECONDS - (now_on - signed_on).total_seconds()))
 
 
 def _authorization(headers: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from tidegate.transports.call import HttpCall
 MAX_EVENT_BYTES = 1 << 14
 """Most bytes of a first event that are kept back. Chosen: far above an error event."""
 
-REPETITIONS = 2
+MAX_REPETITIONS = 2
 """Most repetitions of a call whose streams begin with a failure of the provider's own. Precedent: openai and anthropic,
 two retries of a status 500."""
 
@@ -78,7 +78,7 @@ def _failed(call: HttpCall, event: bytes) -> AttemptResult | None:
     if failure.kind is Kind.TRANSIENT:
         call.failed_streams = getattr(call, "failed_streams", 0) + 1
         # Each repetition is an exchange of its own, which counts one attempt so far.
-        call.policy = call.policy._replace(attempts=max(1, REPETITIONS - call.failed_streams + 2))
+        call.policy = call.policy._replace(attempts=max(1, MAX_REPETITIONS - call.failed_streams + 2))
     elif failure.kind not in CAPACITY:
         return None
     return AttemptResult(failure, call.refused({}, {}))

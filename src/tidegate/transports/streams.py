@@ -227,7 +227,7 @@ class BegunRaw(io.RawIOBase):
     def begin(self, now: Callable[[], float]) -> Any:
         """Read the part of the body that the answer is judged by; return the new `raw`."""
         body, raw = self._body, self._raw
-        body.until = now() + bodies.MAX_SECONDS
+        body.until = now() + bodies.MAX_READ_SECONDS
         try:
             while chunk := self._next():
                 if not body.add(chunk, now()):
@@ -336,7 +336,7 @@ class Readers:
 async def begun(content: Any, body: bodies.ErrorBody) -> None:
     """Read the beginning of an error's body. A failure here is kept, and raised when the caller reads."""
     loop = asyncio.get_running_loop()
-    body.until = loop.time() + bodies.MAX_SECONDS
+    body.until = loop.time() + bodies.MAX_READ_SECONDS
     try:
         async with asyncio.timeout_at(body.until) as bound:
             while chunk := await content.readany():

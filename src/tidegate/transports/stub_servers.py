@@ -12,7 +12,7 @@ import sys
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-MAX_WAIT = 2.0
+MAX_STUB_WAIT_SECONDS = 2.0
 """Most seconds that a call to a stub server waits: four first waits of the openai and anthropic SDKs."""
 
 simulators: set[str] = set()
