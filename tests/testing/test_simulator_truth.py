@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import json
 import re
+import socket
+import threading
 import time
 
 import pytest
@@ -127,6 +130,29 @@ def test_a_client_that_leaves_abandons_its_call_and_frees_the_slot():
         assert post(provider)[0] == 200
         truth = provider.truth().total
     assert (truth.abandoned, truth.answered, truth.peak_in_flight, truth.refused) == (1, 1, 1, {"slots": 1})
+
+
+def begin_connections(address, opened, ended):
+    while len(opened) < 200 and not ended.is_set():
+        opened.append(socket.socket())
+        opened[-1].setblocking(False)
+        opened[-1].connect_ex(address)
+
+
+def test_connections_that_begin_at_its_end_are_closed_too():
+    """Collected, a connection that is open warns, and a warning is an error here."""
+    for _ in range(5):
+        opened, ended = [], threading.Event()
+        with Simulator() as provider:
+            address = ("127.0.0.1", int(provider.url.rpartition(":")[2]))
+            beginning = threading.Thread(target=begin_connections, args=(address, opened, ended))
+            beginning.start()
+            until(lambda opened=opened: len(opened) > 50)
+        ended.set()
+        beginning.join()
+        for each in opened:
+            each.close()
+        gc.collect()
 
 
 def test_an_abandoned_stream_is_charged_what_it_had_produced():

@@ -226,6 +226,12 @@ async def _serve(
         on_ready(f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}")
         await stopped.wait()
     finally:
+        # A connection that is accepted in this moment would stay open: the event loop makes it in a task, and that
+        # fails after the close. So accept no more, let those tasks end, then close.
+        for listener in server.sockets:
+            with contextlib.suppress(NotImplementedError):
+                loop.remove_reader(listener.fileno())
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
         server.close()
         for connection in list(connections):
             connection.abort()
