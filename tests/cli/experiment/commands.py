@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from typer.testing import CliRunner
 
@@ -97,6 +98,20 @@ class Place:
         assert done.code == 0, done.err
         told: dict[str, Any] = json.loads(done.out)
         return told
+
+
+def read_until(stream: IO[str] | None, text: str) -> str:
+    """Read a process's output up to the end of the line that has `text`, and nothing more.
+
+    `communicate` returns only what is left in the pipe: `readline` may take more lines out of it than it returns.
+    """
+    assert stream is not None
+    read = b""
+    while not (read.endswith(b"\n") and text in read.splitlines()[-1].decode()):
+        piece = os.read(stream.fileno(), 1)
+        assert piece, read
+        read += piece
+    return read.decode()
 
 
 class Done:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.experiment.commands import Place
+from tests.cli.experiment.commands import Place, read_until
 from tests.postgres import Server, served
 
 ROWS = 400
@@ -98,10 +98,7 @@ def test_an_interrupt_leaves_the_rest_to_the_owner(place: Place, url: str) -> No
             until(place, 2, owner, other)
             other.send_signal(signal.SIGINT)
             # Two signals at once may become one.
-            assert other.stderr is not None
-            complaint = other.stderr.readline()
-            while "Ctrl-C again" not in complaint:
-                complaint += other.stderr.readline()
+            complaint = read_until(other.stderr, "Ctrl-C again")
             other.send_signal(signal.SIGINT)
             told, rest = other.communicate(timeout=300)
             complaint += rest

@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 
 from tests import constants
-from tests.cli.experiment.commands import Place
+from tests.cli.experiment.commands import Place, read_until
 from tests.effort import some
 from tidegate.experiments.commands.common import Code
 
@@ -88,9 +88,7 @@ def test_a_second_interrupt_cancels_what_is_under_way(place: Place) -> None:
     with place.started("run", "my_eval.py") as process:
         underway(place, process)
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        while "Ctrl-C again" not in process.stderr.readline():
-            pass
+        read_until(process.stderr, "Ctrl-C again")
         process.send_signal(signal.SIGINT)
         code, out, _ = ended(process)
     assert code == 5
@@ -101,13 +99,9 @@ def test_a_thread_that_hangs_does_not_keep_the_process(place: Place) -> None:
     place.rows(40)
     place.write("my_eval.py", HANGING)
     with place.started("run", "my_eval.py", **constants.environ(CANCEL_GRACE_SECONDS=0.1)) as process:
-        assert process.stdout is not None
-        while "asleep" not in process.stdout.readline():
-            pass
+        read_until(process.stdout, "asleep")
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        while "Ctrl-C again" not in process.stderr.readline():
-            pass
+        read_until(process.stderr, "Ctrl-C again")
         process.send_signal(signal.SIGINT)
         code, out, _ = ended(process)
     assert code == 5
@@ -169,8 +163,7 @@ def test_a_run_that_waits_for_another_ends_when_a_user_stops_that(place: Place) 
     with place.started("run", "my_eval.py", **constants.environ(HEARTBEAT_SECONDS=0.2)) as process:
         underway(place, process)
         with place.started("run", "my_eval.py") as second:
-            assert second.stderr is not None
-            assert "this command waits for its end" in second.stderr.readline()
+            read_until(second.stderr, "this command waits for its end")
             assert place.run("stop", "doubles").code == 0
             assert ended(process)[0] == 5
             code, out, err = ended(second)
@@ -246,8 +239,7 @@ def test_what_another_process_runs_is_left_to_it(place: Place) -> None:
     with place.started("run", "my_eval.py") as process:
         underway(place, process)
         with place.started("run", "doubles") as second:
-            assert second.stderr is not None
-            said = second.stderr.readline()
+            said = read_until(second.stderr, "this command waits for")
         by = rf"process {process.program} on this machine \(.+\), since [\d :-]+, last heartbeat \d+ s ago; "
         whose = f"doubles not started yet: it is run by {by}"
         assert re.match(whose + "attach with `tidegate experiment show doubles`; this command waits for", said), said
