@@ -32,7 +32,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientS
 """google-genai derives its session from aiohttp's."""
 
 JSON = {"content-type": "application/json"}
-FAMILIES = {"openai": "openai", "azure": "openai", "vertex": "anthropic", "genai": "google"}
+FAMILIES = {
+    "openai": "openai",
+    "azure": "openai",
+    "bedrock": "openai",
+    "vertex": "anthropic",
+    "foundry": "anthropic",
+    "genai": "google",
+}
 KINDS = [f"{how}{kind}" for kind in FAMILIES for how in ("", "async ")]
 
 
@@ -93,6 +100,13 @@ def asker(kind: str, server: Server, tokens: Tokens, registry: RateLimitRegistry
     elif sdk == "azure":
         cls = openai.AsyncAzureOpenAI if how else openai.AzureOpenAI
         client = cls(azure_endpoint=url, api_version="1", azure_ad_token_provider=tokens, max_retries=2)
+    elif sdk == "bedrock":
+        cls = openai.AsyncBedrockOpenAI if how else openai.BedrockOpenAI
+        key = tokens.later if how else tokens
+        client = cls(base_url=f"{url}/v1", bedrock_token_provider=key, max_retries=2)
+    elif sdk == "foundry":
+        cls = anthropic.AsyncAnthropicFoundry if how else anthropic.AnthropicFoundry
+        client = cls(base_url=url, azure_ad_token_provider=tokens, max_retries=2)
     elif sdk == "vertex":
         cls = anthropic.AsyncAnthropicVertex if how else anthropic.AnthropicVertex
         # Only its own host is known to be a provider's.
@@ -106,7 +120,7 @@ def asker(kind: str, server: Server, tokens: Tokens, registry: RateLimitRegistry
     registry.wrap(client)
 
     def ask() -> Any:
-        if sdk == "vertex":
+        if sdk in ("vertex", "foundry"):
             return client.messages.create(model="claude", max_tokens=9, messages=MESSAGES)
         if sdk == "genai":
             return (client.aio if how else client).models.generate_content(model="gemini", contents="hi")

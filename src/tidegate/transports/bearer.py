@@ -6,8 +6,9 @@ long, or whose token ends soon, asks that client again when it is sent. The meth
 is good, because the sources keep their tokens. If the method fails, the old token is sent.
 
 Lines: openai 3.52 `lib/_client_auth.py` `sync_refresh_api_key` (an `api_key` that is a function), `lib/azure.py`
-`_get_azure_ad_token`; anthropic 2.11 `lib/vertex/_client.py` `_ensure_access_token`; google-genai 3.4.0
-`_api_client.py` `_access_token`. None of these methods is public. A version without one is not patched.
+`_get_azure_ad_token`, `providers/bedrock.py` `_resolve_token`; anthropic 2.11 `lib/vertex/_client.py`
+`_ensure_access_token`, `lib/foundry.py` `_get_azure_ad_token`; google-genai 3.4.0 `_api_client.py` `_access_token`.
+None of these methods is public. A version without one is not patched.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ MAX_NOTED_TOKENS = 1024
 METHODS: dict[str, tuple[str, ...]] = {
     "openai._client": ("_refresh_api_key",),
     "openai.lib.azure": ("_get_azure_ad_token",),
+    "openai.providers.bedrock": ("_resolve_token", "_resolve_token_async"),
+    "anthropic.lib.foundry": ("_get_azure_ad_token",),
     "anthropic.lib.vertex._client": ("_ensure_access_token",),
     "google.genai._api_client": ("_access_token", "_async_access_token"),
 }

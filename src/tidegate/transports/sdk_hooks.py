@@ -44,7 +44,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from tidegate.core.safe_text import printable
 from tidegate.errors import add_note
-from tidegate.transports import bearer
+from tidegate.transports import bearer, sigv4
 from tidegate.transports.governance import BINDING, bind_context
 from tidegate.transports.imports import is_loading
 from tidegate.transports.own_answers import NO_RETRY, REASON
@@ -203,6 +203,12 @@ def patch_google_genai(patches: Patches, module: ModuleType) -> None:
     bearer.put(patches, module)
     if hasattr(module, "_PerLoopAsyncClientMixin"):
         patches.put(module._PerLoopAsyncClientMixin, "send", _async_bound)
+
+
+def patch_openai_bedrock(patches: Patches, module: ModuleType) -> None:
+    """Note who signed a request of `openai.providers.bedrock`, or gave its token."""
+    sigv4.put(patches, module)
+    bearer.put(patches, module)
 
 
 def patch_inference(patches: Patches, module: ModuleType) -> None:

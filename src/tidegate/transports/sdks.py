@@ -39,6 +39,7 @@ from tidegate.transports.sdk_hooks import (
     patch_cohere,
     patch_google_genai,
     patch_inference,
+    patch_openai_bedrock,
     patch_speakeasy,
 )
 
@@ -176,7 +177,9 @@ OPENAI = Sdk(
     family="openai",
     families={"AzureOpenAI": "azure", "AsyncAzureOpenAI": "azure"},
     places=("_client",),
-    hooks=Hooks({**sigv4.of("openai"), **bearer.of("openai"), "openai._base_client": STAINLESS}),
+    hooks=Hooks(
+        {**bearer.of("openai"), "openai.providers.bedrock": patch_openai_bedrock, "openai._base_client": STAINLESS}
+    ),
     source="openai 3.52 and 2.54 `_base_client.py`",
 )
 ANTHROPIC = Sdk(

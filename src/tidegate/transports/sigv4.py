@@ -11,7 +11,7 @@ Theory of operation. AWS refuses a signature older than five minutes with a 403.
   then gets the last answer, or the 429 for a missed deadline, and its caller can sign again.
 
 Lines: anthropic 2.11 `lib/bedrock/_client.py`, `_mantle.py`, `lib/aws/_client.py` `_prepare_request`; openai 3.52
-`providers/clouds.py` `_BedrockSigV4Auth._validate_request`, the first step of both of its ways to sign. (Its clients
+`providers/bedrock.py` `_BedrockSigV4Auth._validate_request`, the first step of both of its ways to sign. (Its clients
 hold both signing methods bound, so patches on those would miss existing clients.) botocore 1.44.5 `auth.py`; LiteLLM
 1.106.2 `llms/bedrock/base_aws_llm.py` `get_request_headers`, `llms/bedrock/chat/converse_handler.py`, which posts
 `dict(prepped.headers)`.
