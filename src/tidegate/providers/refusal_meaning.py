@@ -154,7 +154,11 @@ def stated_cause(evidence: Evidence, coded: bool) -> str | None:
     status, codes, wait = refusal.status, refusal.codes, refusal.wait
     if status in _OF_REQUEST:
         # Words may name a limit of the request, but a code does not.
-        return "money" if families.NO_MONEY.search(spoken(codes)) or families.BUDGET.search(spoken(codes)) else None
+        said = spoken(codes)
+        means_money = (
+            families.NO_MONEY.search(said) or families.BUDGET.search(said) or _any(families.MONEY_CODES, codes)
+        )
+        return "money" if means_money else None
     echoing = status in _UNSPECIFIC
     # An ordinary error about an invalid request may echo it without quotes: then only codes count.
     stated = "" if echoing and describes_a_fault(refusal.words) else refusal.words

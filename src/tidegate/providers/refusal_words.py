@@ -79,7 +79,7 @@ _CYCLE = r"(?:month|week|billing (?:cycle|period))\b"
 _DAY = r"daily|today|[rti]pd|(?:per )?24[- ]?(?:h|hrs?|hours?)|(?:per|a|each|every)[- ]day|/ ?day"
 WINDOW = lazy_pattern(
     r"(?P<rate>\b(?:(?:per|a|each|every)[- ]|/ ?)(?:1 )?(?:second|sec|minute|min|hour)\b|\b[io]?[rti]p[smh]\b|\bqps\b"
-    r"|\b(?:hourly|[0-9]{1,3}[- ]?(?:second|minute)s?) (?:token|request|rate|credit|spend))"
+    r"|\b(?:hourly|(?:1|one)[- ]hour|[0-9]{1,3}[- ]?(?:second|minute)s?) (?:token|request|rate|credit|spend|budget))"
     rf"|(?P<day>\b(?:{_DAY}|tomorrow|at midnight)\b|/ ?day\b)"
     rf"|(?P<plan>\b(?:{_PERIOD})\b{_GAP}(?:{_BOUND})\b"
     rf"|\b(?:{_BOUND}){_GAP}(?:for|of|per) (?:your |this )?(?:{_PERIOD})\b"
