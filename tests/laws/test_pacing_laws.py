@@ -106,15 +106,16 @@ def test_one_more_than_the_ceiling_is_tried_by_one_attempt_at_a_time(
 ) -> None:
     played = silent(limit, made, facts)
     tried: list[float] = []
-    seen = 0
+    seen, before = 0, INFINITY
 
     def watch(played: World) -> None:
-        nonlocal seen
+        nonlocal seen, before
+        ceiling = admission_of(played).concurrency.ceiling
         for sending in played.sends[seen:]:
-            ceiling = admission_of(played).concurrency.ceiling
-            if sending.permit.in_flight > ceiling:
+            # A ceiling that was set after it, at the same instant, does not hold for it.
+            if sending.permit.in_flight > max(before, ceiling):
                 tried.append(sending.at)
-        seen = len(played.sends)
+        seen, before = len(played.sends), ceiling
 
     played.watch = watch
     played.run()

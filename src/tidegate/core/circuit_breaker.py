@@ -1,11 +1,12 @@
 """Circuit breaker of a key whose provider is down, and the clocks of the time for which the key answered no call.
 
 Theory of operation. `TRANSITIONS` is the state machine: it says which state follows which event, and a missing entry
-changes nothing. `OUTAGE_FAILURES` consecutive ones open the breaker. While it is open nothing is sent until
-`ready_at`. Then one attempt goes out as the *probe* (half open), and all other calls wait for its outcome. A failed
-probe opens the breaker again for longer, and any answer to it closes the breaker. After an abandoned probe the next
-call may probe at once. Answers take long, but failures came quickly. So a probe without a result for a few times the
-duration of a failure has reached a working server too, if the event loop that would read the result has run since.
+changes nothing. `OUTAGE_FAILURES` consecutive ones open the breaker, unless as many attempts sent since the first of
+them have not failed: those wait for their answers, which take longer than failures. While it is open nothing is sent
+until `ready_at`. Then one attempt goes out as the *probe* (half open), and all other calls wait for its outcome. A
+failed probe opens the breaker again for longer, and any answer to it closes the breaker. After an abandoned probe the
+next call may probe at once. Answers take long, but failures came quickly. So a probe without a result for a few times
+the duration of a failure has reached a working server too, if the event loop that would read the result has run since.
 
 A key that was never `reached` has more likely a wrong address than an outage. From `gives_up_at` on, no call waits for
 it: each gets the error of an attempt by itself, until one is answered. Probes continue.
@@ -21,10 +22,12 @@ the last answer (`FailingCalls`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
 from tidegate.core.backoff import ATTEMPT_WEIGHT_KEPT, GRACE_BOUNDS_SECONDS, GRACE_ROUND_TRIPS
+from tidegate.core.refusal_cause import JITTER_ROUND_TRIPS
 from tidegate.core.values import INFINITY, Outcome
 
 
@@ -125,10 +128,11 @@ class CircuitBreaker:
         # Where calls no longer wait for a probe, any of them may be the first to be answered.
         return (probe or now >= self.gives_up_at) and self._close(now)
 
-    def failed(self, probe: bool, sent_at: float, now: float, draw: float) -> bool:
+    def failed(self, probe: bool, sent_at: float, now: float, draw: float, in_flight: Iterable[float] = ()) -> bool:
         """Record an outage failure; return whether it opened the breaker.
 
-        An attempt sent before the breaker last closed belongs to the past outage and does not count.
+        `in_flight` are the instants at which the attempts in flight were sent. An attempt sent before the breaker last
+        closed belongs to the past outage and does not count.
         """
         if sent_at < self._closed_at:
             return False
@@ -142,10 +146,19 @@ class CircuitBreaker:
             opened = self._to(BreakerEvent.PROBE_FAILED)
             self._cooldown = min(MAX_COOLDOWN_SECONDS, self._cooldown * COOLDOWN_GROWTH)
         else:
-            opened = self.failures >= OUTAGE_FAILURES and self._to(BreakerEvent.TRIPPED)
+            opened = (
+                self.failures >= OUTAGE_FAILURES and self._is_outage(in_flight, now) and self._to(BreakerEvent.TRIPPED)
+            )
         if opened:
             self.ready_at = now + self._cooldown * (0.75 + 0.5 * draw)
         return opened
+
+    def _is_outage(self, in_flight: Iterable[float], now: float) -> bool:
+        """Return whether most attempts sent since the first failure failed; one that just went may still do so."""
+        if self.failures < OUTAGE_FAILURES:
+            return False
+        settled = now - (1.0 + JITTER_ROUND_TRIPS) * self._took
+        return sum(self._failing_since < sent_at <= settled for sent_at in in_flight) < self.failures
 
     def abandoned(self, probe: bool, now: float) -> None:
         """Record that the probe ended without an answer (cancelled): the next call may probe at once."""

@@ -29,13 +29,7 @@ from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import expected_charge
-from tidegate.core.refusal_cause import (
-    AMPLE_LOG_ODDS,
-    BELIEVED_LOG_ODDS,
-    OVERLOAD_LOG_ODDS,
-    PROVEN_LOG_ODDS,
-    RefusalCause,
-)
+from tidegate.core.refusal_cause import BELIEVED_LOG_ODDS, PROVEN_LOG_ODDS, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
 from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading, Source
 
@@ -155,7 +149,8 @@ def silent(gates: LimiterState, permit: Permit, now: float, draw: float, out: Ou
 
 def _count_outage(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     gates.provenance.breaker.record(Source.FAILURES, now)
-    if gates.breaker.failed(permit.probe, permit.sent_at, now, draw):
+    in_flight = (each.sent_at for each in gates.permits_in_flight.values())
+    if gates.breaker.failed(permit.probe, permit.sent_at, now, draw, in_flight):
         if outcome.cause is Cause.OUTAGE and gates.pacer.active and not gates.pacer.gauge.rate:
             # The failures before it were those of an outage, and no pace was measured.
             _forget_pace(gates, permit)
@@ -412,8 +407,8 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
 def _is_chance(gates: LimiterState, cause: RefusalCause, outcome: Outcome, now: float, new_wave: bool) -> bool:
     """Return whether a refusal comes at random, so that nothing that this key does prevents it."""
     quotas = gates.quotas
-    ample = quotas.mirrors and not quotas.unproven and quotas.ample
-    cause.expect_chance(AMPLE_LOG_ODDS if ample else 0.0 if outcome.cause is Cause.RATE else OVERLOAD_LOG_ODDS)
+    ample = bool(quotas.mirrors) and not quotas.unproven and quotas.ample
+    cause.expect_chance(ample, blamed=outcome.cause is Cause.RATE)
     return cause.is_random(now, new_wave)
 
 
