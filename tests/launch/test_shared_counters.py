@@ -1,4 +1,4 @@
-"""The counts of a process in a mapped file: written as they change, read by anybody, never two processes in one row."""
+"""The counts of a process in a file: written as they change, read by anybody, never two processes in one row."""
 
 from __future__ import annotations
 
@@ -281,6 +281,60 @@ def test_a_process_counts_as_live_until_it_is_killed_or_becomes_another_program(
         process.kill()
     (total,) = folder.totals().keys.values()
     assert (total.calls, total.in_flight, total.abandoned) == (1, 0, 1)
+
+
+CUT = """
+import sys
+from tests.launch.test_shared_counters import ProcessCounters, call, opened
+counters = ProcessCounters(sys.argv[1])
+queue = opened(counters)
+call(queue)
+counters.count_host("a.example")
+for line in sys.stdin:
+    call(queue, float(line))
+    counters.count_host("a.example")
+    print(queue.admission.counts.answered, flush=True)
+"""
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_a_file_that_is_cut_off_ends_no_process_and_has_all_counts_at_its_next_call(tmp_path: Path, size: int) -> None:
+    env = environ(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    command = [sys.executable, "-c", CUT, str(tmp_path)]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def call_at(now: float) -> str:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"{now}\n")
+            process.stdin.flush()
+            return process.stdout.readline()
+
+        assert call_at(1.0) == "2\n"
+        (path,) = tmp_path.iterdir()
+        os.truncate(path, size)
+        assert Folder(tmp_path).totals().unreadable.keys() == {process.pid}
+        assert call_at(1.01) == "3\n"
+        totals = Folder(tmp_path).totals()
+        assert (totals.unreadable, totals.calls, totals.hosts) == ({}, 3, {"a.example": 3})
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+def test_a_program_that_closes_all_files_gets_no_counts_in_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    counters = ProcessCounters(str(tmp_path / "run"))
+    queue = opened(counters)
+    call(queue)
+    (descriptor,) = counters._descriptors
+    own = tmp_path / "own"
+    with own.open("wb") as file:
+        os.dup2(file.fileno(), descriptor)
+    call(queue)
+    assert queue.admission.counts.answered == 2
+    assert own.read_bytes() == b""
+    counters.forked()
 
 
 def test_a_child_of_a_fork_does_not_keep_its_parent_alive(tmp_path: Path) -> None:

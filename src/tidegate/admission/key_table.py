@@ -369,6 +369,9 @@ class KeyTable(KnownKeys):
             permit.settled = True
         elif not permit.settled:
             admission, is_good = queue.admission, outcome.kind is OK
+            if outcome.usage is not None:
+                # Before the end of the attempt, with which shared counts write both at once.
+                count_usage(queue.tokens, state.key[0], outcome.usage)
             if not (is_good and out is None and admission.answer(permit, outcome, now)):
                 before = admission.rejection and in_force(admission.rejection)
                 if self._shared is not None and is_good and admission.at_bound:
@@ -381,8 +384,6 @@ class KeyTable(KnownKeys):
                     self._note_rejection(admission.key, before, in_force(admission.rejection))
                 if not is_good:
                     self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
-            if outcome.usage is not None:
-                count_usage(queue.tokens, state.key[0], outcome.usage)
         if rejoin is None or rejoin.queue is None or permit.state.aside:
             if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
                 return []

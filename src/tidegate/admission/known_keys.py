@@ -117,7 +117,13 @@ class KnownKeys(StepTable):
 
     def count_usage(self, key: Key, window: float, usage: Usage, nanodollars: int | None) -> None:
         """Add an answer of a provider's batch, for which the key has no call, to its totals."""
-        self._apply(lambda: self._queue_of(key, window, self.clock()).tokens.add(usage, nanodollars))
+
+        def count() -> None:
+            queue = self._queue_of(key, window, self.clock())
+            queue.tokens.add(usage, nanodollars)
+            queue.admission.counts.save()
+
+        self._apply(count)
 
     def forecast(self, key: Key, cost: Cost | None) -> tuple[QueueForecast, int] | None:
         """Return the forecast of a key for calls of `cost` (None: as those that wait), and its answered attempts.

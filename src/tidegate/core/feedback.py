@@ -134,7 +134,7 @@ def failed(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, dr
         _unexplained(gates, permit, outcome, now, new_wave, out)
     if ((outcome.cause is Cause.OUTAGE and not outcome.own) or permit.probe) and not permit.silent:
         _count_outage(gates, permit, outcome, now, draw, out)
-    # Last: counters in shared memory save the breaker's state together with this count.
+    # Last: shared counters save the breaker's state together with this count.
     gates.counts.failed += 1
 
 

@@ -172,6 +172,9 @@ class KeyCounts:
         counts.latencies = self.latencies.copy()
         return counts
 
+    def save(self) -> None:
+        """Do nothing; a subclass that shares its counts writes them."""
+
     def note_closing(self) -> None:
         """Do nothing; a subclass that shares its counts writes until when the key is closed."""
 

@@ -472,7 +472,7 @@ class ReplicatedController(ReplayedController):
         counts.refused += after[1] - before[1]
         counts.abandoned += after[3] - before[3]
         counts.ignored += after[4] - before[4]
-        # Last: counters in shared memory save the breaker's state together with this count.
+        # Last: shared counters save the breaker's state together with this count.
         counts.failed += after[2] - before[2]
 
 

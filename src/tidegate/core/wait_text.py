@@ -1,7 +1,7 @@
 """Forecast of a queue (ETA), and the texts that state which gate holds calls back, why, and until when.
 
 A gate is one limiter of a key that may hold a call back. A `QueueForecast` holds a key's state as plain numbers. They
-come from an `AdmissionController`, or from the shared memory in which the processes of a run keep the same numbers.
+come from an `AdmissionController`, or from the files in which the processes of a run keep the same numbers.
 Each gate estimates when it will have admitted all waiting calls at their mean cost, and the latest estimate is the ETA.
 The estimate assumes that no other calls arrive, limits stay, and attempts take as long as the last ones. For results
 whose keys are unknown, `RecentRate` estimates by the results of the last minute.

@@ -1,9 +1,11 @@
-"""Format and reading of the counter files of one run: mapped files of its processes, which the parent reads any time.
+"""Format, writing and reading of the counter files of one run, which its processes write and the parent reads any time.
 
 Theory of operation. A file has a row for each key, and two tables of counts by a short text: failed calls by reason,
-and ungoverned calls by host. A store into mapped memory replaces an attribute. No thread, socket or final message is
-needed, and the counts survive a death by a signal or `os._exit` (a worker of `multiprocessing.Pool` always ends so).
-The parent may read a row between two stores, and reads it again later.
+and ungoverned calls by host. A process has the content in private memory, and writes each row after a change of it. No
+thread, socket or final message is needed, and the counts survive a death by a signal or `os._exit` (a worker of
+`multiprocessing.Pool` always ends so). The parent may read a row during a write, and reads it again later.
+
+Nothing is mapped: a store into a mapped file that another process has cut off ends the program.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import NamedTuple
 
 from tidegate.launch import counter_row
 from tidegate.launch.counter_row import ROW_BYTES, KeyRow
-from tidegate.shared_file import FileKind, close_and_find_held, unpacked
+from tidegate.shared_file import HEADER, FileKind, close_and_find_held, packed, unpacked
 
 FILE_KEYS = 16
 """Keys of one file; a process with more of them creates another file. Raising it makes every file larger. Chosen: most
@@ -50,6 +52,56 @@ class FileCounts(NamedTuple):
     rows: list[KeyRow]
     failures: Counter[str]
     hosts: Counter[str]
+
+
+class CounterFile:
+    """Content of a counter file of this process, and the open file (-1: none).
+
+    A program may close the files that it has not opened itself, and open its own under the same number. So each write
+    finds out which file it is.
+    """
+
+    __slots__ = ("_descriptor", "_identity", "content")
+
+    def __init__(self, descriptor: int = -1) -> None:
+        self.content = memoryview(bytearray(packed(FileKind.COUNTERS, bytes(CONTENT_BYTES))))
+        self._descriptor = descriptor
+        self._identity = (0, 0)
+        if descriptor >= 0:
+            facts = os.fstat(descriptor)
+            self._identity = facts.st_dev, facts.st_ino
+            # All of it, so that later writes need no more space on the disk.
+            os.pwrite(descriptor, self.content, 0)
+
+    def write(self, part: memoryview, at: int) -> None:
+        """Write a part of the content at `at`, or all of it where the file was cut off; drop what the disk refuses."""
+        try:
+            facts = os.fstat(self._descriptor)
+            if (facts.st_dev, facts.st_ino) != self._identity:
+                return
+            if facts.st_size < len(self.content):
+                part, at = self.content, 0
+            os.pwrite(self._descriptor, part, at)
+        except OSError:
+            return
+
+    def part(self, at: int, size: int) -> CounterPart:
+        """Return the part that begins at `at`, counted from the end of the header."""
+        return CounterPart(self, HEADER.size + at, size)
+
+
+class CounterPart:
+    """Part of a counter file: its memory, which `save` writes to the file."""
+
+    __slots__ = ("_at", "_file", "memory")
+
+    def __init__(self, file: CounterFile, at: int, size: int) -> None:
+        self._file = file
+        self._at = at
+        self.memory = file.content[at : at + size]
+
+    def save(self) -> None:
+        self._file.write(self.memory, self._at)
 
 
 def pid_of(path: Path) -> int:

@@ -6,7 +6,6 @@ exec closes them.
 
 from __future__ import annotations
 
-import mmap
 import os
 import secrets
 import threading
@@ -17,7 +16,6 @@ from pathlib import Path
 
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.launch.counter_file import (
-    CONTENT_BYTES,
     FAILURES,
     HOSTS,
     SUFFIX,
@@ -25,10 +23,12 @@ from tidegate.launch.counter_file import (
     TABLE_TEXTS,
     TABLES_AT,
     TEXT,
+    CounterFile,
+    CounterPart,
 )
 from tidegate.launch.counter_row import ROW_BYTES
 from tidegate.launch.shared_counters import SharedHeldTime, SharedKeyCounts, SharedLineLength, SharedTokenCounter
-from tidegate.shared_file import HEADER, FileKind, lock, packed
+from tidegate.shared_file import lock
 
 
 class ProcessCounters:
@@ -44,9 +44,9 @@ class ProcessCounters:
         """Leave the files, which are the parent's, and restart the counts at zero."""
         while self._descriptors:
             os.close(self._descriptors.pop())
-        self._free: deque[memoryview] = deque()
+        self._free: deque[CounterPart] = deque()
         self._lock = threading.Lock()
-        self._tables: memoryview | None = None
+        self._tables: CounterFile | None = None
         self._places: tuple[dict[str, int], ...] = ({}, {})
         for counts in self._counts:
             counts.detach()
@@ -64,7 +64,7 @@ class ProcessCounters:
         """Count one more ungoverned call to `host`."""
         self._count(HOSTS, host)
 
-    def _row(self) -> memoryview:
+    def _row(self) -> CounterPart:
         """Return a free row; in private memory where no file can be created."""
         while True:
             try:
@@ -74,39 +74,34 @@ class ProcessCounters:
 
     def _count(self, table: int, text: str) -> None:
         with self._lock:
-            memory = self._tables or self._add_file()
+            file = self._tables or self._add_file()
             places = self._places[table]
             place = places.get(text, 0)
             if not place and len(places) + 1 < TABLE_TEXTS:
                 place = places[text] = len(places) + 1
-            at = table * TABLE_BYTES + place * TEXT.size
-            number, name = TEXT.unpack_from(memory, at)
-            TEXT.pack_into(memory, at, number + 1, text.encode("utf-8", "replace") if place else name)
+            part = file.part(TABLES_AT + table * TABLE_BYTES + place * TEXT.size, TEXT.size)
+            number, name = TEXT.unpack(part.memory)
+            TEXT.pack_into(part.memory, 0, number + 1, text.encode("utf-8", "replace") if place else name)
+            part.save()
 
-    def _add_file(self) -> memoryview:
-        """Make the rows of one more file free; return the tables that are in use."""
-        content = self._mapped()[HEADER.size :]
+    def _add_file(self) -> CounterFile:
+        """Make the rows of one more file free; return the file whose tables are in use."""
+        file = self._created()
         # A deque, because two registries may take rows at the same time.
-        self._free.extend(content[at : at + ROW_BYTES] for at in range(0, TABLES_AT, ROW_BYTES))
+        self._free.extend(file.part(at, ROW_BYTES) for at in range(0, TABLES_AT, ROW_BYTES))
         if self._tables is None:
-            self._tables = content[TABLES_AT:]
+            self._tables = file
         return self._tables
 
-    def _mapped(self) -> memoryview:
-        blank = packed(FileKind.COUNTERS, bytes(CONTENT_BYTES))
+    def _created(self) -> CounterFile:
         path = Path(self._folder) / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            with path.open("x+b", buffering=0) as file:
-                # Write the zeros instead of extending the file: a store into a page without disk space ends the
-                # program.
-                file.write(blank)
-                mapped = mmap.mmap(file.fileno(), len(blank))
-            # Another open file: a mapping keeps its own one open in a forked child, too.
-            descriptor = os.open(path, os.O_RDWR)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             self._descriptors.append(descriptor)
+            file = CounterFile(descriptor)
             lock(descriptor)
             # Readers take a file without a lock for that of an ended process.
             path.rename(path.with_suffix(SUFFIX))
-        except (OSError, ValueError):
-            return memoryview(bytearray(blank))
-        return memoryview(mapped)
+        except OSError:
+            return CounterFile()
+        return file

@@ -24,6 +24,7 @@ from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import day_reset, last_failure, latest_pause, paced_until, queue_forecast
 from tidegate.core.token_totals import FIELDS, TokenCounter
 from tidegate.core.values import REFUSED, Cause, Outcome, Source, Usage, failure_reason, refusal_counter
+from tidegate.launch.counter_file import CounterPart
 from tidegate.launch.counter_row import (
     BREAKER_STATES,
     CARRIERS,
@@ -100,6 +101,8 @@ def _kept(name: str, looks: bool = False) -> Any:
         counts.integers[place] = value
         if looks:
             counts.refresh()
+        else:
+            counts.save()
 
     return property(read, write)
 
@@ -147,7 +150,7 @@ class SharedKeyCounts(KeyCounts):
     left = _kept("left")
 
     def __init__(
-        self, queue: KeyQueue, get_row: Callable[[], memoryview], count_failure: Callable[[str], None]
+        self, queue: KeyQueue, get_row: Callable[[], CounterPart], count_failure: Callable[[str], None]
     ) -> None:
         self.latencies: deque[float] = deque(maxlen=100)
         self.retried_calls = 0
@@ -161,9 +164,8 @@ class SharedKeyCounts(KeyCounts):
     def detach(self) -> None:
         """Restart the counts at zero; a new row is taken at the next count."""
         self._queue.tokens.clear()
-        row = memoryview(bytearray(ROW_BYTES))
-        self._row: memoryview | None = None
-        self._take(row)
+        self._row: CounterPart | None = None
+        self._take(memoryview(bytearray(ROW_BYTES)))
 
     def _begin_noting(self) -> None:
         self._limits = [0.0] * KEPT_QUOTAS
@@ -174,11 +176,19 @@ class SharedKeyCounts(KeyCounts):
         self._breaker: BreakerState = CLOSED
         self._rejection: KeyRejection | None = None
 
+    def save(self) -> None:
+        """Write the row to its file; each change of the row ends here, so the file is right after a kill."""
+        row = self._row
+        if row is not None:
+            row.save()
+
     def note_sent(self, now: float) -> None:
         """Count an attempt; its end writes the other values of the row, so that most attempts write them once."""
         self.integers[_ATTEMPTS] += 1
         if now >= self._outlook_at:
             self.refresh()
+        else:
+            self.save()
 
     def note_answered(self, latency: float) -> None:
         self.latencies.append(latency)
@@ -188,6 +198,7 @@ class SharedKeyCounts(KeyCounts):
         if admission.calm_slots and now < self._due:
             # Nothing else of a calm key changes until then.
             self._doubles[CHANGED_AT] = now
+            self.save()
         else:
             self.refresh()
 
@@ -217,8 +228,9 @@ class SharedKeyCounts(KeyCounts):
             self._look_ahead(now)
         elif admission.breaker.state is not CLOSED or self._breaker is not CLOSED:
             # Also without a waiting call: a runner asks before it gives a slot away, so that no call may wait here.
-            self.note_closing()
+            self._write_closing()
         self._due = min(self._quotas_at, self._outlook_at)
+        self.save()
 
     def _write_quotas(self, quotas: KeyQuotas) -> None:
         # A quota keeps its place when one before it is forgotten.
@@ -236,7 +248,7 @@ class SharedKeyCounts(KeyCounts):
                 at_time, cause = self._queue.admission.used_at, self._recent_cause()
                 self._changes.add(at_time, "limit", known, mirror.limit, cause, provenance[name].origin, number)
             if number == self._named and self._row is not None:
-                name_quota(self._row, number, name)
+                name_quota(self._row.memory, number, name)
                 self._named += 1
                 self._due = self._outlook_at = float("-inf")
 
@@ -256,9 +268,14 @@ class SharedKeyCounts(KeyCounts):
                 return
             place = quota_at(number) + _HELD
         self._doubles[place] = seconds
+        self.save()
 
     def note_closing(self) -> None:
         """Write the instants until which the key is closed."""
+        self._write_closing()
+        self.save()
+
+    def _write_closing(self) -> None:
         admission = self._queue.admission
         pause, breaker, seconds = latest_pause(admission), admission.breaker, self._doubles
         seconds[PAUSED_UNTIL] = max(0.0, pause.until)
@@ -271,7 +288,7 @@ class SharedKeyCounts(KeyCounts):
         cause = last_failure(admission, "" if breaker.closed else "breaker")
         if cause != self._said and self._row is not None:
             self._said = cause
-            write_cause(self._row, cause)
+            write_cause(self._row.memory, cause)
         now = admission.used_at
         if pause.until > self._paused_until:
             self._note_cooldown(pause, now)
@@ -298,6 +315,7 @@ class SharedKeyCounts(KeyCounts):
             self._count_failure(failure_reason(outcome))
         if outcome.kind in REFUSED:
             self.integers[PLACES[refusal_counter(fate, outcome)]] += 1
+            self.save()
 
     def _recent_cause(self) -> Cause:
         recent = self._queue.admission.used_at - self._cause_at <= EXPLAINED_SECONDS
@@ -350,7 +368,7 @@ class SharedKeyCounts(KeyCounts):
         self._changes.add(now, "rejected" if rejection is not None else "accepted", 0.0, 0.0, cause)
 
     def _look_ahead(self, now: float) -> None:
-        self.note_closing()
+        self._write_closing()
         admission = self._queue.admission
         seen = queue_forecast(admission, self.integers[_WAITING], self._queue.mean_cost(), now)
         seconds = self._doubles
@@ -386,11 +404,11 @@ class SharedKeyCounts(KeyCounts):
 
     def _attach(self) -> None:
         begun = self.integers
-        self._row = self._get_row()
-        self._take(self._row)
+        row = self._row = self._get_row()
+        self._take(row.memory)
         self.integers[:] = begun
         self._doubles[BEGAN_AT] = self._queue.held.began_at
-        name_key(self._row, str(self._queue.admission.key))
+        name_key(row.memory, str(self._queue.admission.key))
 
     def _take(self, row: memoryview) -> None:
         self.integers = integers(row)
@@ -412,7 +430,7 @@ class SharedTokenCounter(TokenCounter):
         self._counts = counts
 
     def add(self, usage: Usage, nanodollars: int | None) -> None:
-        """Count one answer, whose end has written the row before."""
+        """Count one answer; its end, which is counted after it, writes the row to the file."""
         super().add(usage, nanodollars)
         self._counts.integers[_TOKENS_AT:] = array("q", FIELDS(self))
 
