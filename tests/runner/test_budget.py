@@ -499,6 +499,86 @@ def test_what_killed_processes_have_spent_counts(kind: str, tmp_path: Path, requ
     assert calls - kills <= counted <= calls + 8 * kills
 
 
+LONG = """
+import os
+import openai
+from tidegate.experiments import Budget, Experiment
+
+client = openai.AsyncOpenAI(base_url=os.environ["PROVIDER"], api_key="sk-any-key-1234")
+sync_client = openai.OpenAI(base_url=os.environ["PROVIDER"], api_key="sk-any-key-1234")
+ask = dict(model="gpt-4o-mini", messages=[{"role": "user", "content": "x" * 40}], max_tokens=20)
+
+async def task(row):
+    for _ in range(100):
+        await client.chat.completions.create(**ask)
+
+def sync_task(row):
+    for _ in range(100):
+        sync_client.chat.completions.create(**ask)
+
+function = sync_task if os.environ["FORM"] == "sync" else task
+experiment = Experiment("long", [{"id": "1"}], function, max_concurrency=1, budget=Budget(tokens=10**9))
+"""
+
+
+@pytest.mark.parametrize(("kind", "form"), [("sqlite", "async"), ("sqlite", "sync"), ("postgresql", "async")])
+def test_calls_of_a_row_that_a_kill_cuts_short_count(
+    kind: str, form: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place, kills = place_of(kind, tmp_path, request), (8, 12, 16)
+    (tmp_path / "my_eval.py").write_text(LONG)
+    sent: list[Any] = []
+    with Simulator(Scenario(latency=Distribution.constant(0.05)), log=sent.append) as provider:
+        env = environ(
+            PROVIDER=provider.openai_url, FORM=form, **constants.environ(STALE_SECONDS=2.0, HEARTBEAT_SECONDS=0.5)
+        )
+        for count in kills:
+            command = [*TIDEGATE[1:], "experiment", "run", "my_eval.py", "--db", place.url]
+            process = WarmProcess(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
+            try:
+                wanted = len(sent) + count
+                while len(sent) < wanted:
+                    assert process.poll() is None
+                    time.sleep(0.001)
+            finally:
+                process.kill()
+                process.wait()
+        calls = len(sent)
+    ((counted,),) = place.sql(
+        "SELECT COALESCE(SUM(metered), 0) FROM tidegate_spend WHERE experiment_id ="
+        " (SELECT id FROM tidegate_experiments WHERE name = 'long')"
+    )
+    # What was in flight is counted as the calls before it, and as one more.
+    assert calls - len(kills) <= counted <= calls + 2 * len(kills)
+
+
+@pytest.mark.parametrize("budget", [None, Budget(usd=5.0)])
+@pytest.mark.parametrize("spread", [False, True])
+@in_loop
+async def test_ended_calls_of_a_row_are_stored_while_it_runs(
+    place: PostgreSQL, budget: Budget | None, spread: bool
+) -> None:
+    registry = RateLimitRegistry(tidegate.Settings())
+    provider, name = Provider(registry), f"in a row {spread} {budget}"
+
+    async def task(row: Any) -> None:
+        for number in range(20):
+            await provider.ask({"n": row["n"], "tokens": 1_000})
+            if number % 5 == 4:
+                # A row goes on after all that its ended calls cost is in the database.
+                while dollars_in(place, name) < (number + 1) * 1_000e-6 * 0.999:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+    experiment = Experiment(name, [{"n": 0}], task, budget=budget, spread=spread)
+    runner = ExperimentRunner(place.url, registry=registry, settings=settings(), recover=False)
+    async with provider.client, runner:
+        summary = await runner.run(experiment)
+    assert (summary.status, summary.answered) == (Status.COMPLETED, 1)
+    # At its end the row counts as what it has cost.
+    assert dollars_in(place, name) == pytest.approx(20_000e-6)
+    assert summary.tokens.metered == 20
+
+
 @pytest.mark.parametrize("slots", [4, 1_000])
 @in_loop
 async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> None:

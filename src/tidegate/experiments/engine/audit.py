@@ -1,9 +1,10 @@
 """Audit of one run: the attempts that are kept with its results, and the statistics of its claim.
 
-Theory of operation. A job collects the end of each attempt that its function makes, by the context that it runs in.
-When the job ends, each attempt is counted, and kept where `RunnerSettings.audit` says so. Kept attempts are part of
-their item's result, so both are written in one transaction, and refused together after the claim is lost. Those at an
-item without a result are written by themselves. A function that makes no governed call leaves one attempt for each job.
+Theory of operation. A job collects the end of each attempt that its function makes, by the context that it runs in. The
+usage of an attempt counts soon after its end. When the job ends, each attempt is counted, and kept where
+`RunnerSettings.audit` says so. Kept attempts are part of their item's result, so both are written in one transaction,
+and refused together after the claim is lost. Those at an item without a result are written by themselves. A function
+that makes no governed call leaves one attempt for each job.
 
 No record has a row, an answer or a credential.
 """
@@ -18,9 +19,9 @@ from typing import Literal, TypeAlias
 
 from tidegate.admission.audit import AttemptStatus, attempt_status, cost_of
 from tidegate.core.events import AttemptEnded
-from tidegate.core.token_totals import TokenCounter, TokenTotals, totals_of
+from tidegate.core.token_totals import TokenCounter, totals_of
 from tidegate.core.values import OK, Key, Kind, NextStep
-from tidegate.experiments.engine.job import Job
+from tidegate.experiments.engine.job import UNSPENT, Job
 from tidegate.experiments.engine.progress import CLASSES_PER_E, RunStats
 from tidegate.experiments.storage import AttemptRecord, ItemUsage, ResultStatus
 from tidegate.pool.failure_class import FailureClass
@@ -83,10 +84,7 @@ class RunAudit:
         """
         # Every row runs this: what most need is written out.
         item, waited = job.item, job.item.waited
-        if job.attempts:
-            before = item.usage.tokens if item.usage is not None else TokenTotals()
-            item.usage = self._usage(item.usage, job.attempts, waited)
-            job.spent = item.usage.tokens.less(before)
+        self.note_usage(job)
         now = item.queued_at = job.began + job.seconds
         if self.waits.active:
             self.waits.end(job, now)
@@ -109,6 +107,16 @@ class RunAudit:
                                   failure_class.next_step.value, failure_class.kind or "none")
                 )  # fmt: skip
             item.calls += 1
+
+    def note_usage(self, job: Job) -> None:
+        """Count the usage of the attempts that have ended since the last time, at their item."""
+        item, known, count = job.item, job.metered, len(job.attempts)
+        if count == known:
+            return
+        job.metered = count
+        before = item.usage.tokens if item.usage is not None else UNSPENT
+        item.usage = self._usage(item.usage, job.attempts[known:count], 0.0 if known else item.waited)
+        job.spent = job.spent.plus(item.usage.tokens.less(before))
 
     def end(self, results: Mapping[ResultStatus, int], now: float) -> RunStats:
         """End the waits of the items that are left, and return the statistics of the claim, which has these results."""

@@ -6,7 +6,7 @@ one does not fit any more, the budget is reached. The first row runs alone, and 
 measured.
 
 Before a function starts, the mean cost of its stage is stored as its usage, which its true usage replaces. So what a
-killed process had in flight is counted by the next claim.
+killed process had in flight is counted by the next claim. `engine.spending` raises it while the function spends more.
 """
 
 from __future__ import annotations

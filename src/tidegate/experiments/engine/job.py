@@ -150,14 +150,18 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
 
 
 UNSPENT = TokenTotals()
-"""Spend of a job whose calls have not ended. One object serves all jobs: each item has several."""
+"""Spend of a job of which no call has ended. One object serves all jobs: each item has several."""
 
 
 @dataclass(slots=True, eq=False)
 class Job(Execution[Item, Stage]):
-    """One execution of an item by its stage's function; `attempts` has those of its calls that have ended."""
+    """One execution of an item by its stage's function; `attempts` has those of its calls that have ended.
+
+    The first `metered` of these have `spent` these tokens and costs.
+    """
 
     attempts: list[AttemptEnded] = field(default_factory=list)
+    metered: int = 0
     spent: TokenTotals = UNSPENT
     answered: bool = False
 

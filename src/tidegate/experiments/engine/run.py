@@ -4,8 +4,8 @@ Theory of operation. A run is LIVE (it dispatches), DRAINING (it dispatches noth
 the grace period) or ENDED. It drains once, and the first reason holds. The reasons are completion, the user's stop, the
 failure guard, a dataset failure, a lost claim and a shutdown. It is drained when no job is in flight and every result
 is durable or fenced off. Only then does the `RunSupervisor` release the claim, if this replica still holds it. All
-methods run in the event loop's thread, except `on_key_used`, `on_chunk` and `in_loop`. Any internal error ends the run
-and becomes its reason, so a run never hangs.
+methods run in the event loop's thread, except `on_key_used`, `on_chunk`, `on_attempt`, `in_call` and `in_loop`. Any
+internal error ends the run and becomes its reason, so a run never hangs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from tidegate.admission.audit import receive
+from tidegate.core.events import AttemptEnded
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key
 from tidegate.experiments.engine.background import redacted
@@ -99,7 +100,7 @@ class ExperimentRun(RunState):
         self.slots.take(job)
         context = self.context.copy()
         context.run(emits_to, partial(self.on_chunk, job))
-        context.run(receive, job.attempts.append)
+        context.run(receive, partial(self.on_attempt, job))
         self.spending.start(job, context)
         job.start(self.shared.loop, context)
         self.audit.note_dispatched(job, len(self.in_flight))
@@ -247,6 +248,13 @@ class ExperimentRun(RunState):
             self._stream(job, chunk)
         else:
             self.in_loop(self._stream, job, chunk)
+
+    def on_attempt(self, job: Job, ended: AttemptEnded) -> None:
+        """Keep an ended attempt of a job; callable from any thread."""
+        job.attempts.append(ended)
+        if ended.usage is not None:
+            # Later: the function often ends with its only call, and then its result has the usage.
+            self.in_loop(self.spending.on_usage, job)
 
     def in_call(self, job: Job, calling: bool) -> None:
         """Count a function that is in a call now, or in none any more; callable from any thread."""

@@ -184,8 +184,8 @@ class RunState(ABC):
     def log(self, level: LogLevel, **detail: Any) -> None:
         self.put(None, results.line(self.claim, level, Category.EXPERIMENT, **detail))
 
-    def put(self, item: Item | None, result: Result) -> None:
-        """Queue a result for writing; the receiver's `durable` is called later."""
+    def put(self, item: Item | None, result: Result) -> Result:
+        """Queue a result for writing; return the one that the receiver's `durable` gets later."""
         if self.contributes and isinstance(result, RunResult | ItemAttempts | LogLine):
             result = replace(result, contributor=self.claim.replica)
         self.tracker.unwritten += 1
@@ -196,6 +196,7 @@ class RunState(ABC):
             if self.audit.waits.active:
                 self.audit.waits.end(item, self.shared.loop.time())
         self.shared.writer.put(self._receiver, item, result)
+        return result
 
     def put_attempts(self, item: Item, stage: str) -> None:
         """Queue the attempts at an item of `stage` that has no result yet."""

@@ -1,23 +1,44 @@
-"""Spending of one run against its budget: expectations before its functions start, and checks of their answers."""
+"""Spending of one run: what its functions have spent so far is stored, and checked against its budget.
+
+Theory of operation. The calls of a row may be many, and the process may be killed at any of them. So their usage is
+stored while the row runs, by one write of each job at a time: many short calls make few writes. With a budget, a write
+goes at once, and counts twice what was spent since the last one beside it. That is what the function spends until the
+next write is durable, and what it has in flight. The result of the row replaces it all.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from tidegate.admission.audit import cost_of, require_prices
+from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Key, Kind
 from tidegate.errors import ConfigurationError
 from tidegate.experiments.engine.budget import Budget, BudgetLedger
-from tidegate.experiments.engine.job import Job
+from tidegate.experiments.engine.job import UNSPENT, Job
 from tidegate.experiments.engine.queues import TASK
 from tidegate.experiments.engine.results import Result
 from tidegate.experiments.engine.run_state import RunSlots, RunState
 from tidegate.experiments.storage import ItemAttempts, ItemUsage, LogLevel, Status
 
 logger = logging.getLogger("tidegate")
+
+
+@dataclass(slots=True, eq=False)
+class StoredSpend:
+    """Spend of a running job in the database, or on its way there.
+
+    `counted` are the tokens and costs for which it stands there, and `seen` those that it had spent at the last look.
+    """
+
+    counted: TokenTotals = UNSPENT
+    seen: TokenTotals = UNSPENT
+    writing: bool = False
 
 
 class RunSpending:
@@ -31,7 +52,8 @@ class RunSpending:
         self._slots = slots
         self._metered: set[int] = set()
         self._told_of_usage = False
-        self._starting: dict[int, asyncio.Future[None]] = {}
+        self._stored: dict[Job, StoredSpend] = {}
+        self._on_stored: dict[int, Callable[[], None]] = {}
 
     def start(self, job: Job, context: contextvars.Context) -> None:
         """Let a job that starts in `context` wait until its expected usage is stored, and refuse unpriced calls."""
@@ -44,12 +66,33 @@ class RunSpending:
             job.ready = self._stored_expectation(ledger, job)
 
     def on_stored(self, result: Result) -> None:
-        ready = self._starting.pop(id(result), None)
-        if ready is not None and not ready.done():
-            ready.set_result(None)
+        found = self._on_stored.pop(id(result), None)
+        if found is not None:
+            found()
+
+    def on_usage(self, job: Job) -> None:
+        """Store what the ended calls of a job have spent, where its function goes on."""
+        if job.done:
+            return
+        self._run.audit.note_usage(job)
+        stored = self._stored.setdefault(job, StoredSpend())
+        if stored.writing:
+            return
+        budgeted, since = self._run.kept_budget is not None, job.spent.less(stored.seen)
+        stored.seen = job.spent
+        counted = job.spent.plus(since).plus(since) if budgeted else job.spent
+        counted = TokenTotals(*map(max, counted, stored.counted))
+        if counted != stored.counted:
+            stored.counted, stored.writing = counted, True
+            self._store(job, counted.less(job.spent), partial(self._on_written, job, stored), at_once=budgeted)
+
+    def _on_written(self, job: Job, stored: StoredSpend) -> None:
+        stored.writing = False
+        self.on_usage(job)
 
     def end(self, job: Job) -> None:
         run, ledger = self._run, self._run.ledger
+        self._stored.pop(job, None)
         if ledger is not None:
             if job.item.stage == TASK:
                 ledger.end_task(job.spent, job.answered)
@@ -83,19 +126,26 @@ class RunSpending:
 
     def _stored_expectation(self, ledger: BudgetLedger, job: Job) -> asyncio.Future[None] | None:
         """Store the expected usage of a job; return a future that is done when it and all before it are durable."""
-        run, item, expected = self._run, job.item, ledger.expected(job.item.stage)
+        run, expected = self._run, ledger.expected(job.item.stage)
         if expected is not None and not any(expected):
             return None
-        usage = None
+        ready: asyncio.Future[None] = run.shared.loop.create_future()
         if expected is not None:
+            self._stored[job] = StoredSpend(expected)
+        self._store(job, expected, partial(_set_ready, ready), at_once=True)
+        return ready
+
+    def _store(self, job: Job, ahead: TokenTotals | None, on_stored: Callable[[], None], at_once: bool) -> None:
+        """Store the usage of a job's item so far and what it spends `ahead` (None: no usage); then call `on_stored`."""
+        run, item, usage = self._run, job.item, None
+        if ahead is not None:
             # The usage at the end of the job replaces the stored one, also where its calls cost nothing.
             item.usage = item.usage or ItemUsage()
-            usage = item.usage._replace(tokens=item.usage.tokens.plus(expected))
+            usage = item.usage._replace(tokens=item.usage.tokens.plus(ahead))
         result = ItemAttempts(run.id, run.claim.epoch, *item.place, (), stage=job.stage.name, usage=usage)
-        ready = self._starting[id(result)] = run.shared.loop.create_future()
-        run.put(None, result)
-        run.shared.writer.flush()
-        return ready
+        self._on_stored[id(run.put(None, result))] = on_stored
+        if at_once:
+            run.shared.writer.flush()
 
     def _check_usage(self, budget: Budget, job: Job) -> None:
         """End the run at an answer without usage, if no answer of its stage has stated any: no budget can count these.
@@ -136,3 +186,8 @@ class RunSpending:
         name = f"{key.provider}/{model}" if model else key.provider
         bound = f"{name} has no price; tidegate.providers.register_price or TIDEGATE_PRICES adds one"
         self._run.in_loop(partial(self._run.fail, ConfigurationError("budget usd", limit, bound)))
+
+
+def _set_ready(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
