@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Callable, Hashable
 
 import pytest
 
-from tests.core.values import KEY
+from bench.world import VirtualCall, World
+from tests.core.values import KEY, PlainCall, bucket, refusal
 from tidegate.admission.callers import Callers
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter, WaitQueue
+from tidegate.core.exchange import AttemptResult, CallPolicy
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome
 from tidegate.settings import Settings
@@ -66,6 +69,10 @@ class Line:
     def serve(self, outcome: Outcome = OK) -> Request:
         """End the call in flight; return the next one."""
         self.registry.settle(self.permit, outcome)
+        return self.next()
+
+    def next(self) -> Request:
+        """Return the call that is admitted now."""
         for request in self.waiting:
             permit = self.registry.poll(request)
             if permit is not None:
@@ -118,6 +125,33 @@ def test_a_call_whose_twin_is_in_flight_goes_before_the_abandoned_calls(line: Li
     again = [Request(name) for name in range(1, 10)]
     line.join(*again, last := Request(sent.body))
     assert {line.serve() for _ in range(10)} == {*again, last}
+
+
+def test_refused_call_gives_its_place_to_its_twin_when_it_returns() -> None:
+    line = Line(clock := VirtualClock())
+    line.join(first := Request("a"), second := Request("b"))
+    assert line.serve() is first
+    line.join(again := Request("a"))
+    assert line.registry.settle(line.permit, refusal(1.0), first)
+    line.waiting.append(first)
+    clock.advance(2.0)
+    order = [line.next()]
+    while line.waiting:
+        line.registry.settle(line.permit, OK)
+        clock.advance(60.0)
+        order.append(line.next())
+    assert order == [again, second, first]
+
+
+def test_repetition_of_a_call_that_went_last_goes_before_the_abandoned_calls(line: Line) -> None:
+    """Its first try was answered just after the program had abandoned it, so the second one found no twin."""
+    line.join(*[Request(name) for name in range(10)])
+    answered = line.serve()
+    line.join(*[Request(name) for name in range(1, 10)])
+    line.serve()
+    line.registry.dequeue(answered)
+    line.join(Request(answered.body), last := Request(answered.body))
+    assert last in [line.serve() for _ in range(9)]
 
 
 def test_equal_requests_that_are_all_wanted_are_all_served(line: Line) -> None:
@@ -210,3 +244,113 @@ def test_call_goes_last_once_only() -> None:
         # Its thread sends its next call.
         line.join(Request("same" if served.body == "same" else next(numbers)))
     raise AssertionError("one call is never served")
+
+
+class ThreadedCall(VirtualCall):
+    """A call of its own thread."""
+
+    loop = None
+
+
+class RowCall(PlainCall):
+    """The call of one row of a program."""
+
+    __slots__ = ("row",)
+
+    row: int
+
+    def identity(self) -> Hashable | None:
+        return self.row
+
+
+class Harness(World):
+    """A program that gives a thread `patience` seconds for its row, then abandons it and asks again from another one.
+
+    The provider admits 120 requests a minute, five at once. `resets` returns the reset that an answer states, by the
+    requests that are left.
+    """
+
+    ROWS = 60
+    CONTENT = 5.0
+    PER_SECOND = 2.0
+
+    def __init__(
+        self, patience: float, resets: Callable[[float], float | None], seed: int, headers: bool = True
+    ) -> None:
+        super().__init__(Settings(), seed)
+        self.patience, self.resets, self.headers = patience, resets, headers
+        self.left, self.left_at = self.CONTENT, 0.0
+        self.newest: dict[int, int] = {}
+        self.answered: set[int] = set()
+        self.paid = self.refused = self.asked = 0
+        for row in range(self.ROWS):
+            self.ask(row)
+
+    def ask(self, row: int) -> None:
+        governed = RowCall(self.registry, KEY, CallPolicy(3600.0), 60.0, 0)
+        governed.row, self.newest[row] = row, self.asked
+        self.join(ThreadedCall(self, self.asked, governed), self.now + 0.05 * self.random.random())
+        self.asked += 1
+        if self.patience < math.inf:
+            self.after(self.patience, lambda: row in self.answered or self.ask(row))
+
+    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
+        self.after(0.2, lambda: self.answer(call, reply))
+
+    def answer(self, call: VirtualCall, reply: Callable[[AttemptResult], None]) -> None:
+        limit = 60.0 * self.PER_SECOND
+        self.left = min(self.CONTENT, self.left + (self.now - self.left_at) * self.PER_SECOND)
+        self.left_at, admitted = self.now, self.left >= 1.0
+        self.left -= admitted
+        facts = {"window": None, "reset_after": self.resets(self.left), "resolution": 0.1}
+        readings = (bucket(limit, float(int(self.left)), **facts),) if self.headers else ()
+        self.paid, self.refused = self.paid + admitted, self.refused + (not admitted)
+        if admitted and self.newest[call.governed.row] == call.row:
+            self.answered.add(call.governed.row)
+        outcome = Outcome(Kind.OK, readings=readings) if admitted else refusal(1.0, *readings)
+        self.after(0.002, lambda: reply(AttemptResult(outcome)))
+
+    def play(self) -> None:
+        """Play until every row is answered, or for three times as long as that takes a bare SDK."""
+        while len(self.answered) < self.ROWS and self.timeline.step(90.0):
+            pass
+
+
+def until_next(left: float) -> float:
+    """Seconds until one more request fits; half a second where one does, as a fixed text."""
+    return 0.5 if left >= 1.0 else round((1.0 - left) / Harness.PER_SECOND, 1)
+
+
+def until_full(left: float) -> float:
+    return round((Harness.CONTENT - left) / Harness.PER_SECOND, 1)
+
+
+def until_limit(left: float) -> float:
+    return round(60.0 - left / Harness.PER_SECOND, 1)
+
+
+RESETS = [until_next, until_full, until_limit, lambda left: 1.0, lambda left: None]
+
+
+@pytest.mark.parametrize("resets", RESETS, ids=["next", "full", "limit", "constant", "none"])
+@pytest.mark.parametrize("patience", [3.0, 10.0])
+def test_a_program_that_abandons_threads_pays_little_twice(
+    patience: float, resets: Callable[[float], float | None]
+) -> None:
+    """With one seed in four the last rows stood behind all abandoned calls: 293 answers were paid for."""
+    for seed in range(4):
+        harness = Harness(patience, resets, seed)
+        harness.play()
+        assert len(harness.answered) == harness.ROWS
+        assert harness.paid <= 1.25 * harness.ROWS
+
+
+@pytest.mark.parametrize("resets", RESETS, ids=["next", "full", "limit", "constant", "none"])
+def test_resets_that_tell_no_window_cost_few_refusals(resets: Callable[[float], float | None]) -> None:
+    """A reset until the next request was taken for a window of half a second: 290 refusals of 60 calls."""
+    harness = Harness(math.inf, resets, 0)
+    harness.play()
+    assert harness.paid == harness.ROWS
+    assert harness.refused <= harness.ROWS
+    (quota,) = harness.registry.snapshot().keys[KEY].quotas
+    assert quota.window == 60.0

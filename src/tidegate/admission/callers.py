@@ -117,7 +117,7 @@ class Callers:
     `nested` are those inside other calls of the key.
     """
 
-    __slots__ = ("_replaced", "_twins", "nested", "waiting")
+    __slots__ = ("_last", "_replaced", "_twins", "nested", "waiting")
 
     def __init__(self) -> None:
         self.waiting: set[Waiter] = set()
@@ -126,6 +126,8 @@ class Callers:
         self._twins: dict[Hashable, dict[Waiter, None]] = {}
         # The calls that gave their places to twins, in the order of the queue.
         self._replaced: dict[Waiter, None] = {}
+        # Those that did so twice.
+        self._last: set[Waiter] = set()
 
     def add(self, waiter: Waiter) -> None:
         """Note a call that waits from now on."""
@@ -141,6 +143,7 @@ class Callers:
         self.waiting.discard(waiter)
         self.nested.pop(waiter, None)
         self._replaced.pop(waiter, None)
+        self._last.discard(waiter)
         twins = self._twins.get(waiter.twin_of)
         if twins is not None:
             twins.pop(waiter, None)
@@ -153,37 +156,50 @@ class Callers:
         self.nested.clear()
         self._twins.clear()
         self._replaced.clear()
+        self._last.clear()
 
     def replace_twin(self, waiter: Waiter, queue: WaitQueue) -> None:
-        """Give a new call of a thread the place of the same request that joined before it; that one goes last.
+        """Give a call of a thread that joins the place of the same request that joined before it; that one goes last.
 
         A thread cannot be cancelled: a program that has waited long enough abandons it, and sends the request again
-        from another one. The abandoned call must not stand before the one that is waited for. Where the abandoned call
-        is in flight, the new one takes the place of the first call that gave its own to a twin. Equal calls that are
-        all waited for may change places; each goes last twice at most, and none of them starves.
+        from another one. The abandoned call must not stand before any that is waited for. So the new one takes the
+        place of the first call that gave its own to a twin, where its own twin does not queue or has a later place. A
+        refused call that returns gives its place to a later twin. Equal calls that are all waited for may change
+        places; each goes last twice at most, and none of them starves.
         """
-        identity = waiter.twin_of = waiter.identity()
-        if identity is None:
+        identity = waiter.twin_of = waiter.twin_of or waiter.identity()
+        if identity is None or waiter in self._replaced or waiter in self._last:
             return
         twins = self._twins.setdefault(identity, {})
         # Copied at once: calls that end leave these tables without the lock.
-        newest = list(twins)[-SEARCHED_TWINS:]
-        twin = next((each for each in reversed(newest) if each.is_queued), None)
-        is_sent = bool(newest) and twin is None
+        known = [each for each in list(twins)[-SEARCHED_TWINS:] if each is not waiter]
+        twin = next((each for each in reversed(known) if each.is_queued and each.priority == waiter.priority), None)
         twins[waiter] = None
-        if is_sent:
-            twin = next((each for each in list(self._replaced) if each.is_queued), None)
-        if twin is None or twin.priority != waiter.priority:
+        if waiter.place:
+            if twin is not None and twin.place > waiter.place:
+                self._note_last(waiter, twins)
+                queue.dequeue(twin)
+                waiter.place, twin.place, twin.until = 0, waiter.place, None
+                queue.enqueue(twin)
             return
-        if is_sent:
-            self._replaced.pop(twin, None)
+        replaced = list(self._replaced) if known else []
+        first = next((each for each in replaced if each.is_queued and each.priority == waiter.priority), None)
+        if first is not None and (twin is None or first.place < twin.place):
+            twin = first
+        if twin is not None:
+            self._note_last(twin, twins)
+            queue.dequeue(twin)
+            waiter.place, twin.place, twin.until = twin.place, 0, None
+            queue.enqueue(twin)
+
+    def _note_last(self, waiter: Waiter, twins: dict[Waiter, None]) -> None:
+        """Note that a call goes last, for the first or the second time."""
+        if waiter in self._replaced:
+            self._replaced.pop(waiter, None)
+            self._last.add(waiter)
         else:
-            twins.pop(twin, None)
-            self._replaced[twin] = None
-        waiter.place = twin.place
-        queue.dequeue(twin)
-        twin.place, twin.until = 0, None
-        queue.enqueue(twin)
+            twins.pop(waiter, None)
+            self._replaced[waiter] = None
 
     def next_nested(self, in_flight: Collection[Permit]) -> list[Waiter]:
         """Return the call to admit where calls that wait for such calls hold all slots: none would ever end."""

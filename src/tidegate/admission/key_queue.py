@@ -318,7 +318,7 @@ class KeyQueue(KeyPermits):
         if waiter.executor is None:
             waiter.executor = executor_of(waker)
         self.callers.add(waiter)
-        if waiter.executor is waker and not waiter.place:
+        if waiter.executor is waker:
             self.callers.replace_twin(waiter, waiting)
         self._soonest_deadline = min(self._soonest_deadline, waiter.deadline) if waiting.count else waiter.deadline
         if getattr(waker, "blocks", False):

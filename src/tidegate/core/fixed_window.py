@@ -192,21 +192,29 @@ class FixedWindowMirror(QuotaMirror):
         "_step",
         "_supposed",
         "_tells",
+        "_unproven",
         "_usual",
+        "is_refuted",
         "turned",
     )
 
     turned: Refill | None
 
     def __init__(
-        self, reading: QuotaReading, now: float, default_window: float = DEFAULT_WINDOW_SECONDS, supposed: bool = False
+        self,
+        reading: QuotaReading,
+        now: float,
+        default_window: float = DEFAULT_WINDOW_SECONDS,
+        supposed: bool = False,
+        inferred: bool = False,
     ) -> None:
+        """Begin with a first reading; that it is a window is `inferred` from its resets, or `supposed` without any."""
         super().__init__(reading, now)
-        self.turned = None
+        self.turned, self.is_refuted = None, False
         # The window of a quota that states none, as long as nothing proves another one.
         self._usual = default_window if reading.window is None else 0.0
         self._boundaries = ResetSchedule(usable_window(reading.window, default_window), reading.window is not None)
-        self._supposed = supposed
+        self._supposed, self._unproven = supposed, supposed or inferred
         self._tells = False
         self._remaining = self._ceiling = self.limit
         self._anchor_at = now
@@ -301,11 +309,11 @@ class FixedWindowMirror(QuotaMirror):
         """Record that the window is empty, whatever was counted; `retry_after` (seconds) names its boundary."""
         self._roll(now)
         if (
-            self._supposed
+            self._unproven
             and self._anchor_at < self._began_at <= sent_at
             and self.ledger.total < UNPASSED_LIMIT_SHARE * self.limit
         ):
-            self.turned = "continuous"
+            self.turned, self.is_refuted = "continuous", True
         low, high = STEP_BOUNDS_SECONDS
         self._step = min(high, MAX_STEP_WINDOWS * self.window, max(low, STEP_ROUND_TRIPS * (now - sent_at)))
         self._exhausted, self._careful = True, None
@@ -369,9 +377,9 @@ class FixedWindowMirror(QuotaMirror):
         fresh = self._anchor_at < self._began_at
         if fresh:
             if remaining >= expected - UNPASSED_LIMIT_SHARE * self.limit:
-                self._supposed = False
-            elif self._supposed and remaining < UNPASSED_LIMIT_SHARE * self.limit:
-                self.turned = "continuous"
+                self._supposed = self._unproven = False
+            elif self._unproven and remaining < UNPASSED_LIMIT_SHARE * self.limit:
+                self.turned, self.is_refuted = "continuous", True
         elif sent_at > self._anchor_at + OVERTAKEN_SECONDS and remaining > expected + max(
             0.5, PASSED_LIMIT_SHARE * self.limit
         ):
@@ -405,8 +413,9 @@ class FixedWindowMirror(QuotaMirror):
         short = False
         if self._exhausted and self._began_at > -INFINITY:
             short = self.limit - self._ceiling < UNPASSED_LIMIT_SHARE * self.limit
-        if self._supposed and not self._exhausted and self._began_at > float("-inf"):
-            self._supposed = self.ledger.total < PROVEN_LIMIT_SHARE * self.limit
+        if self._unproven and not self._exhausted and self._began_at > float("-inf"):
+            self._unproven = self.ledger.total < PROVEN_LIMIT_SHARE * self.limit
+            self._supposed = self._supposed and self._unproven
         self.ledger.drop_before(low)
         self._remaining = self.limit
         self._ceiling = self.limit - self.ledger.total

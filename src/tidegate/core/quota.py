@@ -69,7 +69,7 @@ def turned_into(
     """Return another kind of mirror for a quota that comes back otherwise, with the same charges."""
     turned: QuotaMirror
     if refill == "fixed":
-        turned = FixedWindowMirror(reading, now, default_window)
+        turned = FixedWindowMirror(reading, now, default_window, inferred=True)
     elif refill == "rolling" and isinstance(mirror, TokenBucketMirror):
         taken = mirror.period.taken_before(sent_at)
         if reading.limit is not None and reading.remaining is not None:
@@ -88,6 +88,8 @@ def turned_into(
         turned = RollingWindowMirror(reading, now, mirror.period.returns_after, taken)
     else:
         turned = TokenBucketMirror(reading, now, default_window)
+        if isinstance(mirror, FixedWindowMirror) and mirror.is_refuted:
+            turned.period.ignore_resets()
     turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
     if isinstance(turned, RollingWindowMirror):
         turned.spread()

@@ -66,32 +66,40 @@ class RefillCheck:
 
     A refusal says that nothing is left. From then on the level rises at the rate of the inferred window, and falls by
     each charge. Where a later refusal meets a level that has room for the call, the quota refills more slowly: the
-    stated reset was the time until a smaller bucket is full, and not the length of a window.
+    stated reset was the time until a smaller bucket is full, and not the length of a window. `_spent` units were
+    charged since that refusal.
     """
 
-    __slots__ = ("_at", "_level", "since")
+    __slots__ = ("_at", "_level", "_spent", "since")
 
     def __init__(self) -> None:
         self.since = INFINITY
-        self._level = self._at = 0.0
+        self._level = self._at = self._spent = 0.0
 
     def charged(self, amount: float, rate: float, limit: float, now: float) -> None:
         self._level = min(limit, self._level + rate * (now - self._at)) - amount
         self._at = now
+        self._spent += amount
 
     def refunded(self, amount: float, charged_at: float) -> None:
         if charged_at > self.since:
             self._level += amount
+            self._spent -= amount
 
-    def refused(self, amount: float, later: float, rate: float, limit: float, sent_at: float) -> bool:
-        """Return whether a refusal of `amount` units contradicts the rate; count from this refusal on.
+    def refused(self, amount: float, later: float, rate: float, limit: float, sent_at: float) -> float:
+        """Return the shortest window (seconds) that a refusal of `amount` units allows; count from this refusal on.
 
-        `later` units were charged after the call was sent.
+        Return 0 where the rate does not contradict it. `later` units were charged after the call was sent. What was
+        charged between both refusals has come back in that time.
         """
         level = min(limit, self._level + rate * (sent_at - self._at) + later)
+        # A quota that was full since then lost refill: going back in time takes off too much.
+        returned = self._spent - later
+        level = max(level, min(limit, rate * (sent_at - self.since)) - returned)
         excess = min(amount + LEVEL_NOISE_UNITS + rate * OVERTAKEN_SECONDS, max(amount, limit / 2.0))
         contradicts = sent_at > self.since and level >= excess
+        shortest = limit * (sent_at - self.since) / max(returned, LEVEL_NOISE_UNITS) if contradicts else 0.0
         if self.since == INFINITY or sent_at > self.since:
             self.since = self._at = sent_at
-            self._level = -later
-        return contradicts
+            self._level, self._spent = -later, later
+        return shortest

@@ -89,6 +89,10 @@ class SafetyMargin:
         self._step = 1.0 if self._requests else limit * SLACK_SHARE
         self._slack = min(self._slack + self._step, limit * MAX_SLACK_SHARE)
 
+    def explained(self) -> None:
+        """Narrow the margin: another cause explains the refusals."""
+        self._slack = 0.0
+
     def anchored(self, rate: float, window: float, took: float) -> None:
         """Take in a new anchor, whose answer came after `took` seconds."""
         if self._slack:
@@ -288,8 +292,13 @@ class TokenBucketMirror(QuotaMirror):
                 self._bound_by_wait(retry_after, sent_at, now, amount)
         self.meter.stop()
         self._take_window(self.period.unbind(self.window))
-        if self.unit == "requests" and self._refutes_window(sent_at, amount):
-            self._take_window(self.period.refuse(self.window))
+        shortest = self._shortest_window(sent_at, amount) if self.unit == "requests" else 0.0
+        if shortest:
+            before, window = self.window, self.period.refuse(self.window, shortest)
+            self._take_window(window)
+            if window != before:
+                self._margin.explained()
+                return
         if self._brim < self.limit:
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         if sent_at < self.since:
@@ -299,8 +308,8 @@ class TokenBucketMirror(QuotaMirror):
             self._anchor_level = max(self._anchor_least, min(self._anchor_level, amount))
         self._margin.refused(self.limit)
 
-    def _refutes_window(self, sent_at: float, amount: float) -> bool:
-        """Return whether a quota that comes back in the inferred window would have had room for the refused call."""
+    def _shortest_window(self, sent_at: float, amount: float) -> float:
+        """Return the shortest window that a refusal allows; 0 where the inferred one has no room for the call."""
         later = sum(debit.amount for debit in self.ledger.entries if debit.charged_at > sent_at)
         return self._refill_check.refused(amount, later, self.rate, self.limit, sent_at)
 

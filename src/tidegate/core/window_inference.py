@@ -18,6 +18,8 @@ applies:
   remains, plus what comes back until then in the usual window. That sum is the same for all answers (`_content`), or
   the bucket is none. Where it explains all answers, one contradiction is enough, or one refusal of a call for which the
   inferred window has room (`refuse`): the length of a window is not stated by a reset alone.
+
+Some resets tell no window, as the time until one more request fits. Refusals refute the window inferred from them.
 """
 
 from __future__ import annotations
@@ -207,6 +209,7 @@ class WindowInference:
         "_stood",
         "_taken",
         "_unbound",
+        "_unread",
         "_varied",
         "_was_ample",
         "capacity",
@@ -218,6 +221,7 @@ class WindowInference:
         self._denied = self._disputed = False
         self._longest = INFINITY
         self._bound_denied = self._unbound = False
+        self._unread = False
         self.turned: Refill | None = None
         self._decimals = 0
         self._only_reset: float | None = None
@@ -357,7 +361,7 @@ class WindowInference:
 
     def _stated(self, reading: QuotaReading, sent_at: float, so_far: float, took: float, charged: bool) -> float:
         declared, limit, remaining, reset = reading.window, reading.limit, reading.remaining, reading.reset_after
-        if limit is None or remaining is None or reset is None:
+        if limit is None or remaining is None or reset is None or self._unread:
             return usable_window(declared, so_far)
         if declared is not None and not self._denied and limit - remaining < DENIABLE_LIMIT_SHARE * limit:
             return usable_window(declared, so_far)
@@ -445,15 +449,26 @@ class WindowInference:
             self._doubted = False
         return agrees
 
-    def refuse(self, so_far: float) -> float:
+    def refuse(self, so_far: float, shortest: float) -> float:
         """Return the window after a refusal of a call that fits a quota of the window `so_far`.
 
-        The quota is a smaller bucket if that explains all answers; else others took the room.
+        The quota is a smaller bucket if that explains all answers. Else the resets tell no window where it is one that
+        no provider counts over: the refusal allows none below `shortest`, and resets are read no more. Else others took
+        the room.
         """
-        if so_far >= self._default or self._content is None or self.capacity is not None:
+        if so_far >= self._default or self.capacity is not None:
             return so_far
-        self.capacity = max(1.0, self._content[0])
-        return self._default
+        if self._content is not None:
+            self.capacity = max(1.0, self._content[0])
+            return self._default
+        if so_far >= SHORTEST_WINDOW_SECONDS and not self._unread:
+            return so_far
+        self._unread = True
+        return min(self._default, max(so_far, shortest))
+
+    def ignore_resets(self) -> None:
+        """Read no resets from now on: what they tell was refuted."""
+        self._unread = True
 
     @property
     def is_bounded(self) -> bool:
