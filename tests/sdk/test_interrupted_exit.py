@@ -75,6 +75,23 @@ with ThreadPoolExecutor(3) as pool:
     except KeyboardInterrupt: sys.exit(3)
 """,
     "threads of tasks": "asyncio.run(in_tasks())",
+    "cancelled pool, at the end of the interpreter": """
+pool = ThreadPoolExecutor(3); pool.map(work, range(3))
+try:
+    asked()
+except KeyboardInterrupt:
+    pool.shutdown(wait=False, cancel_futures=True)
+""",
+    "cancelled pool of a function": """
+def main():
+    pool = ThreadPoolExecutor(3)
+    try:
+        pool.map(work, range(3))
+        asked()
+    except KeyboardInterrupt:
+        pool.shutdown(False, cancel_futures=True)
+main()
+""",
 }
 OTHERS = {
     "pool in a with block": "with ThreadPoolExecutor(3) as pool: [pool.submit(work, row) for row in range(3)]",
@@ -100,6 +117,20 @@ with ThreadPoolExecutor(3) as pool: pool.map(work, range(3))
 sys.last_value = KeyboardInterrupt()
 with ThreadPoolExecutor(3) as pool: pool.map(work, range(3))
 """,
+    "a pool that is not cancelled": """
+pool = ThreadPoolExecutor(3); pool.map(work, range(3))
+pool.shutdown(wait=False)
+""",
+    "a cancelled pool whose results are awaited": """
+pool = ThreadPoolExecutor(3); tasks = [pool.submit(work, row) for row in range(3)]
+pool.shutdown(wait=False, cancel_futures=True)
+for task in tasks: task.result()
+""",
+    "a cancelled pool whose results another thread reads": """
+pool = ThreadPoolExecutor(3); tasks = [pool.submit(work, row) for row in range(3)]
+threading.Thread(target=lambda: [task.result() for task in tasks]).start()
+pool.shutdown(wait=False, cancel_futures=True)
+""",
     "a question in the handler": """
 threads = start_threads()
 try:
@@ -112,6 +143,7 @@ except KeyboardInterrupt:
 LOOKING = """
 from tidegate.admission import thread_states
 
+thread_states.watch_pools()
 done, ready, instants = threading.Event(), threading.Barrier(3), iter(range(10**9))
 
 def main_thread_waits():
@@ -188,12 +220,13 @@ threading.Thread(target=tell, daemon=True).start()
 """
 
 
-def test_ctrl_c_ends_the_waits_of_a_programs_threads_with_the_sdks_own_error() -> None:
+@pytest.mark.parametrize("shape", ["pool in a with block", "cancelled pool, at the end of the interpreter"])
+def test_ctrl_c_ends_the_waits_of_a_programs_threads_with_the_sdks_own_error(shape: str) -> None:
     def refuse(number: int, path: str) -> Reply:
         body = {"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}}
         return 429, {"retry-after": "1000", "content-type": "application/json"}, json.dumps(body).encode()
 
-    code = PROGRAM.replace("{work}", CALLING).replace("{shape}", INTERRUPTED["pool in a with block"])
+    code = PROGRAM.replace("{work}", CALLING).replace("{shape}", INTERRUPTED[shape])
     with Server(refuse) as server:
         environment = {**os.environ, "SERVER": server.chat.removesuffix("/chat/completions")}
         process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
@@ -210,4 +243,4 @@ def test_ctrl_c_ends_the_waits_of_a_programs_threads_with_the_sdks_own_error() -
     errors: list[Any] = [json.loads(line) for line in told]
     assert [name for name, _, _ in errors] == ["RateLimitError"] * 3
     assert all("interrupted" in text + "".join(notes) for _, text, notes in errors)
-    assert process.returncode == -signal.SIGINT
+    assert process.returncode == (0 if "cancelled" in shape else -signal.SIGINT)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.admission import hooks
-from tidegate.admission.thread_states import LOOK_SECONDS, is_exiting
+from tidegate.admission.thread_states import LOOK_SECONDS, is_exiting, watch_pools
 from tidegate.core.exchange import AttemptResult, ExchangeResult, Resume, Send
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY
@@ -119,7 +119,8 @@ async def adrive(call: GovernedCall, started: tuple[Permit, AttemptResult] | Non
 class ThreadWaker:
     """Waker of a thread; `blocks` says that the thread has a running event loop, which waits with it.
 
-    `exiting` says that the program was interrupted and only waits for its threads to end: the call ends its wait.
+    `exiting` says that the program was interrupted, or cancelled its pool, and only waits for its threads to end: the
+    call ends its wait.
     """
 
     __slots__ = ("_look_at", "_woken", "blocks", "exiting", "thread")
@@ -134,6 +135,7 @@ class ThreadWaker:
         self.blocks = _on_running_loop()
         self.exiting = False
         self._look_at = time.monotonic() + LOOK_SECONDS
+        watch_pools()
 
     def wake(self) -> bool:
         """Make the thread look again."""

@@ -1,4 +1,4 @@
-"""State of other threads, and of an interrupted program that only waits for its threads to end.
+"""State of other threads, and of a program that was ended and only waits for its threads.
 
 Python 3.11 may collect garbage while it looks at all threads, under its own lock. A finalizer can then let another
 thread run that needs this lock, and the process stands still (CPython issue 106883). So no garbage is collected during
@@ -13,6 +13,10 @@ program for `max_wait`, so waiting threads look for this state and end their wai
 Any thread can see the state. The main thread's stack is inside a function that joins threads, and the exception that it
 handles is the interrupt. At the shutdown, the interrupt is the exception that ended the program. So a pool or a
 program that ends normally is never in this state, nor is one that continues after an interrupt.
+
+A program may also handle the interrupt, shut its pool down with `cancel_futures`, and end normally. A pool keeps no
+trace of that, so its `shutdown` is wrapped. Nobody can read a result any more once the interpreter waits before it
+exits, and no thread is left but those of such pools. A pool that was not cancelled has work that is still wanted.
 
 A process without calls imports this module, so it imports only modules that the interpreter has loaded already.
 """
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
     from typing import Any
+    from weakref import WeakSet
 
 
 _looking = _thread.RLock()
@@ -71,6 +76,30 @@ LOOK_SECONDS = 1.0
 """Seconds after which a waiting thread wakes to ask for this state, and between two looks of the process. Raising it
 ends an interrupted program later; lowering it wakes threads more often. Chosen: a fifth of `GRACE_SECONDS`."""
 
+_cancelled: WeakSet[Any] | None = None
+"""Threads of pools that were shut down with `cancel_futures`; None before the first call waits."""
+
+
+def watch_pools() -> None:
+    """Note from now on whose threads a pool is that is shut down with `cancel_futures`."""
+    global _cancelled
+    if _cancelled is not None:
+        return
+    from concurrent.futures import ThreadPoolExecutor
+    from functools import wraps
+    from weakref import WeakSet
+
+    _cancelled, shutdown = WeakSet(), ThreadPoolExecutor.shutdown
+
+    @wraps(shutdown)
+    def noting(pool: Any, *arguments: Any, **options: Any) -> None:
+        if options.get("cancel_futures") and _cancelled is not None:
+            _cancelled.update(getattr(pool, "_threads", ()))
+        shutdown(pool, *arguments, **options)
+
+    ThreadPoolExecutor.shutdown = noting  # type: ignore[assignment]
+
+
 GRACE_SECONDS = 5.0
 """Seconds for which calls still wait in this state. Raising it ends an interrupted program later; lowering it gives up
 calls that the SDK's own retries would get answered. Derived: two retries of the SDKs, after 0.5 to 2 s each."""
@@ -98,7 +127,7 @@ class ExitWatch:
         if now >= self._look_at and self._looking.acquire(blocking=False):
             try:
                 self._look_at = now + LOOK_SECONDS
-                if not _joins_after_interrupt():
+                if not (_joins_after_interrupt() or _is_cancelled()):
                     self._since = None
                 elif self._since is None:
                     self._since = now
@@ -126,6 +155,17 @@ def _joins_after_interrupt() -> bool:
     if getattr(shutdown, "__code__", None) in codes:
         return _is_interrupt(ended_by)
     return _is_interrupt(handled) and any(getattr(join, "__code__", None) in codes for join in joins)
+
+
+def _is_cancelled() -> bool:
+    """Return whether the interpreter waits before it exits, and only for threads of cancelled pools."""
+    import threading
+
+    main, cancelled = threading.main_thread(), _cancelled
+    if not cancelled or any(not (each.daemon or each is main or each in cancelled) for each in threading.enumerate()):
+        return False
+    shutdown = getattr(threading, "_shutdown", None)
+    return getattr(shutdown, "__code__", None) in _codes_of(frame_of(main.ident or 0))
 
 
 def _codes_of(frame: FrameType | None) -> set[object]:
