@@ -157,7 +157,7 @@ class PostgresStore:
     def _create(self) -> None:
         # As calls find them: an object of the same name in a schema that is not searched is another one.
         looks = ", ".join(["to_regproc(%s)", *["to_regclass(%s)"] * len(TABLES)])
-        found = self._connection.execute(f"select {looks}", (FUNCTION, *TABLES)).fetchone()
+        found = _row(self._connection.execute(f"select {looks}", (FUNCTION, *TABLES)))
         if None not in found:
             return
         try:
@@ -181,7 +181,7 @@ class PostgresStore:
         )
         words = ", ".join(f"%b::{each}" if "bytea" in each else f"%s::{each}" for each in types.split(", "))
         try:
-            found = self._connection.execute(f"select * from {FUNCTION}({words})", given, prepare=True).fetchone()
+            found = _row(self._connection.execute(f"select * from {FUNCTION}({words})", given, prepare=True))
         except self._psycopg.errors.InsufficientPrivilege as error:
             raise Unshared(f"its tables cannot be used: {error}") from None
         except (self._psycopg.errors.UndefinedTable, self._psycopg.errors.UndefinedFunction):
@@ -200,23 +200,34 @@ def _timed(connection: Any) -> Any:
 
     class TimedConnection(connection):  # type: ignore[misc]
         def wait(self, generator: Any, *given: Any, **named: Any) -> Any:
-            return super().wait(_limited(generator, 2 * SERVER_TIMEOUT_SECONDS), *given, **named)
+            return super().wait(_limited(generator), *given, **named)
 
     return TimedConnection
 
 
-def _limited(generator: Any, seconds: float) -> Any:
-    """Run a generator of the client, which asks several times a second whether data has come."""
-    ends = time.monotonic() + seconds
+def _limited(generator: Any) -> Any:
+    """Run a generator of the client, which asks several times a second whether data has come.
+
+    A server that sends nothing is given up early; one that never ends its answer when this member counts as dead.
+    """
+    begun = time.monotonic()
     try:
         wanted = next(generator)
         while True:
             ready = yield wanted
-            if not ready and time.monotonic() >= ends:
+            seconds = GONE_AFTER_SECONDS if ready else 2 * SERVER_TIMEOUT_SECONDS
+            if time.monotonic() >= begun + seconds:
                 raise TimeoutError(f"it gave no answer within {seconds:g} seconds")
             wanted = generator.send(ready)
     except StopIteration as ended:
         return ended.value
+
+
+def _row(cursor: Any) -> Any:
+    """Return the first row of a result in text, as it was asked for: the client trusts lengths in binary arrays."""
+    if any(map(cursor.pgresult.fformat, range(cursor.pgresult.nfields))):
+        raise ValueError("its answer is not in the format that was asked for")
+    return cursor.fetchone()
 
 
 def _answer(found: tuple[Any, ...]) -> Answer | None:

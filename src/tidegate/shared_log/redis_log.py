@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
+import time
 from typing import Any
 
 from tidegate.errors import ConfigurationError
@@ -23,6 +25,15 @@ PROTOCOL = f"v{VERSION}"
 
 TRIMMED_ENTRIES = 256
 """Entries by which a log exceeds its bound before it is trimmed. Chosen: a sixteenth."""
+
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+"""Bytes of an answer. Derived: four times the largest state beside a log whose records have 220 bytes each."""
+
+LARGE_COLLECTION = re.compile(rb"\r\n[*~>%|]\d{6}")
+"""Announcement of 100,000 elements or more, which a log never has. Hiredis allocates them before they come."""
+
+ANNOUNCEMENT_BYTES = 9
+"""Bytes that `LARGE_COLLECTION` matches."""
 
 SCRIPT = """
 local log, meta, members, heads, state = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -111,6 +122,50 @@ return {now, epoch, member, tail, cursor, entries, redis.call('HGETALL', heads),
 """
 
 
+class BoundedSocket:
+    """The socket of a connection: what answers one request is limited in bytes, in time and in announced elements."""
+
+    def __init__(self, connected: Any) -> None:
+        self._socket = connected
+        # The client asks both before each request.
+        self.fileno, self.pending = connected.fileno, getattr(connected, "pending", int)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def sendall(self, data: Any) -> None:
+        self._left, self._until, self._tail = MAX_ANSWER_BYTES, time.monotonic() + GONE_AFTER_SECONDS, b"\r\n"
+        self._socket.sendall(data)
+
+    def recv(self, size: int) -> bytes:
+        data: bytes = self._socket.recv(size)
+        self._check(data)
+        return data
+
+    def recv_into(self, buffer: bytearray) -> int:
+        size: int = self._socket.recv_into(buffer)
+        self._check(buffer[:size])
+        return size
+
+    def _check(self, part: bytes | bytearray) -> None:
+        """Raise `ValueError` for an answer that no log gives, before the client reads it."""
+        self._left -= len(part)
+        if self._left < 0:
+            raise ValueError(f"its answer is larger than {MAX_ANSWER_BYTES} bytes")
+        if time.monotonic() > self._until:
+            raise ValueError(f"its answer takes longer than {GONE_AFTER_SECONDS:g} seconds")
+        data = self._tail + part
+        if LARGE_COLLECTION.search(data) is not None:
+            raise ValueError("its answer announces 100,000 elements or more")
+        self._tail = data[1 - ANNOUNCEMENT_BYTES :]
+
+
+def _connected(connection: Any) -> None:
+    """Begin a connection of the client, which reads and writes through a `BoundedSocket`."""
+    connection._sock = BoundedSocket(connection._sock)
+    connection.on_connect()
+
+
 class RedisStore:
     """One connection to a server. Valkey has the same protocol, and a cluster finds all keys of a log in one slot."""
 
@@ -126,6 +181,7 @@ class RedisStore:
             socket_timeout=SERVER_TIMEOUT_SECONDS,
             socket_connect_timeout=SERVER_TIMEOUT_SECONDS,
             retry=Retry(NoBackoff(), 0),
+            redis_connect_func=_connected,
             decode_responses=False,
         )
         self._script = self._client.register_script(SCRIPT)
