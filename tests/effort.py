@@ -11,6 +11,9 @@ T = TypeVar("T")
 LONG: Final = "TESTS_LONG" in os.environ
 """Set by `make test-long`."""
 
+SEED: Final = os.environ.get("TESTS_SEED", "")
+"""Any other text draws other places from those that `make test` tries a part of."""
+
 
 def effort(short: int, long: int) -> int:
     """Return how many examples or seeds to try."""

@@ -14,19 +14,21 @@ import functools
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 import tidegate
+from tests.effort import LONG, SEED
 from tidegate.admission import audit
 from tidegate.admission.context import current_scope
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core import events
-from tidegate.core.values import Cause, Kind, Outcome, RequestFacts, Usage
+from tidegate.core.values import INFINITY, Cause, Kind, Outcome, RequestFacts, Usage
 from tidegate.errors import PermitMisuse
 
 KEY = tidegate.Key("p", "https://p.test", "abc", "m")
@@ -34,7 +36,7 @@ OK = Outcome(Kind.OK)
 REFUSED = Outcome(Kind.RATE_LIMIT, Cause.RATE)
 SOURCE = str(Path(tidegate.__file__).parent)
 CUTS = 250
-"""Places at which a long step is cut, at most."""
+"""Places at which `make test` cuts a long step, at most; `make test-long` cuts it at each."""
 
 HANGS = 120.0
 """Seconds after which a cut that hangs shows all stacks and ends the run."""
@@ -227,9 +229,10 @@ def looked(registry: RateLimitRegistry) -> None:
     registry.unavailable(KEY)
 
 
-def spread(number: int) -> range:
-    """Places of a step of `number` places: all, or `CUTS` of them."""
-    return range(1, number + 1, 1 + number // CUTS)
+def drawn(number: int, most: float = INFINITY if LONG else CUTS) -> Sequence[int]:
+    """Places of a step of `number` places: all, or `most` of them, the same ones until the step or the seed changes."""
+    places = range(1, number + 1)
+    return places if number <= most else sorted(Random(f"{SEED} {number}").sample(places, int(most)))
 
 
 CALLS = [call, refused_once, failed, heard, awaited, audited, streamed, looked]
@@ -269,7 +272,7 @@ def settled(registry: RateLimitRegistry, slots: int = 2) -> None:
 def test_a_call_that_the_collector_ends_inside_any_step_gives_back_its_slot(
     step: Callable[[RateLimitRegistry], object], collector: None
 ) -> None:
-    for at in spread(places(step, False)):
+    for at in drawn(places(step, False)):
         registry = make(3)
         abandon(registry)
         assert registry.snapshot().in_flight == 1
@@ -286,7 +289,7 @@ def test_an_interrupt_inside_any_step_loses_no_slot(step: Callable[[RateLimitReg
         raise KeyboardInterrupt
 
     whole = 0
-    for at in spread(places(step, True)):
+    for at in drawn(places(step, True)):
         registry = make()
         call(registry)
         # Which places a step has depends on what the interpreter and the caches know by now.
@@ -312,7 +315,7 @@ def test_an_interrupt_in_a_process_that_shares_leaves_later_calls_governed(
         call(registry)
     whole = Cut(0, lambda: None, True)
     whole.run(lambda: step(registry))
-    for at in spread(whole.seen):
+    for at in drawn(whole.seen):
         with suppress(KeyboardInterrupt):
             Cut(at, interrupt, True).run(lambda: step(registry))
         attempts = registry.snapshot().keys[KEY].attempts
@@ -341,7 +344,7 @@ def test_an_interrupt_of_a_call_lets_those_that_wait_go_on() -> None:
 
     threads: list[threading.Thread] = []
     number = places(step, True, 1)
-    for at in spread(number):
+    for at in drawn(number):
         registry = make(1)
         call(registry)
         with suppress(KeyboardInterrupt):
@@ -380,7 +383,7 @@ class Swallowing(Abandoned):
 
 
 def test_a_call_that_swallows_its_end_inside_a_step_hangs_nothing(collector: None) -> None:
-    for at in spread(places(call, False)):
+    for at in drawn(places(call, False)):
         registry = make(3)
         abandon(registry, Swallowing)
         Cut(at, gc.collect, False).run(lambda: call(registry))  # noqa: B023
@@ -389,7 +392,7 @@ def test_a_call_that_swallows_its_end_inside_a_step_hangs_nothing(collector: Non
 
 
 def test_what_a_signal_handler_asks_inside_a_step_is_answered_at_once() -> None:
-    for at in spread(places(call, True)):
+    for at in drawn(places(call, True)):
         registry = make()
         call(registry)
         results: list[object] = []
