@@ -237,7 +237,7 @@ class TestContexts:
         with pytest.raises(ZeroDivisionError), tidegate.audit() as trail:
             raise ZeroDivisionError
         registry.execute("k", lambda: 1)
-        assert (trail.attempts, audit.open_count, audit.receivers()) == ((), 0, ())
+        assert (trail.attempts, audit.open_blocks, audit.receivers()) == ((), set(), ())
 
     @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "all", None, float("nan")])
     def test_a_limit_is_a_whole_number(self, limit: Any) -> None:

@@ -66,11 +66,11 @@ def apart(test: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
-        before = audit.open_count
+        before = audit.open_blocks.copy()
         try:
             contextvars.copy_context().run(next, steps(*args, **kwargs))
         finally:
-            audit.open_count = before
+            audit.open_blocks.intersection_update(before)
 
     return run
 

@@ -51,9 +51,8 @@ def cost_of(key: Key, usage: Usage) -> int | None:
 Receiver: TypeAlias = Callable[[AttemptEnded], object]
 
 _receivers: ContextVar[tuple[Receiver, ...]] = ContextVar("tidegate_audits", default=())
-_lock = threading.Lock()
-open_count = 0
-"""Open audits of the process. While it is 0, no call looks at its context."""
+open_blocks: set[object] = set()
+"""Open audits of the process. While it is empty, no call looks at its context."""
 
 receivers = _receivers.get
 """Return the receivers of the audits that are open in this context."""
@@ -62,14 +61,12 @@ receivers = _receivers.get
 @contextmanager
 def opened() -> Iterator[None]:
     """Let calls look at their context while the block lasts."""
-    global open_count
-    with _lock:
-        open_count += 1
+    block = object()
+    open_blocks.add(block)
     try:
         yield
     finally:
-        with _lock:
-            open_count -= 1
+        open_blocks.discard(block)
 
 
 def receive(receiver: Receiver) -> Token[tuple[Receiver, ...]]:

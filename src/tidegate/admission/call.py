@@ -129,7 +129,7 @@ class KeyCall(Waiter):
     def begin_attempt(self, permit: Permit, index: int, waited: float) -> None:
         """Note an attempt that is sent now, for listeners and audits; the first one makes the call a sent one."""
         self.is_unsent = False
-        if permit.trace is not None or audit.open_count:
+        if permit.trace is not None or audit.open_blocks:
             self._trace(permit, self.number, index, waited)
 
     def _trace(self, permit: Permit, number: int, index: int, waited: float) -> None:
@@ -198,7 +198,7 @@ class GovernedCall(KeyCall):
             self._try_start_handed(handoff) if handoff is not None else self.registry.enter(self, self.key, self.window)
         )
         self.started_at = permit.sent_at if permit is not None else self.registry.clock()
-        if audit.open_count and permit is not None:
+        if audit.open_blocks and permit is not None:
             self._trace(permit, next_call_number(), 0, 0.0)
         return permit
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import binascii
 import html
+import itertools
 import json
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -99,16 +99,19 @@ PLACEHOLDERS = frozenset(
 
 
 class CredentialStore:
-    """Credentials by value, the last `most` that were used; thread-safe, and never shown."""
+    """Credentials by value, the last `most` that were used; never shown.
+
+    Any thread may use it, also inside a use of its own: each change is one step for the others, and none waits.
+    """
 
     def __init__(self, most: int = MAX_CREDENTIALS) -> None:
         self._most = most
-        self._lock = threading.Lock()
-        # Always replaced as a whole, never changed: a reader needs no lock.
         self._forms: dict[str, tuple[str, ...]] = {}
+        # The turn of its last use.
+        self._used: dict[str, int] = {}
+        self._turns = itertools.count()
+        self._newest: list[str] = []
         self._joined = ""
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forked)
 
     def __repr__(self) -> str:
         return f"CredentialStore({len(self)} credentials)"
@@ -118,50 +121,57 @@ class CredentialStore:
 
     def remember(self, values: Iterable[str]) -> None:
         """Remember credentials as just used; beyond the bound, forget those unused for longest."""
-        found = dict.fromkeys(each[:MAX_VALUE_CHARACTERS] for each in values if is_worth_hiding(each))
+        found = list(dict.fromkeys(each[:MAX_VALUE_CHARACTERS] for each in values if is_worth_hiding(each)))
         # Most calls use the newest ones again.
-        if not found or list(self._forms)[-len(found) :] == list(found):
+        if not found or found == self._newest:
             return
-        with self._lock:
-            forms = {value: known for value, known in self._forms.items() if value not in found}
-            for value in found:
-                forms[value] = self._forms.get(value) or forms_of(value)
-            for value in list(forms)[: max(0, len(forms) - self._most)]:
-                del forms[value]
-            self._forms = forms
+        for value in found:
+            # In this order: what is forgotten at the same time is noticed.
+            self._used[value] = next(self._turns)
+            if value not in self._forms:
+                self._forms[value] = forms_of(value)
+        used = self._used.copy()
+        for value in sorted(used, key=used.__getitem__)[: -self._most]:
+            turn = self._used.pop(value, None)
+            if turn is not None and turn != used[value]:
+                # It was used meanwhile.
+                self._used.setdefault(value, turn)
+            elif (forms := self._forms.pop(value, None)) and value in self._used:
+                self._forms[value] = forms
+        known: list[str] = []
+        while known != (known := list(self._forms)):
+            # Another thread, or a signal handler, has changed them since.
             cases = {
                 case
-                for each in forms
+                for each in known
                 for case in ((each, each.lower(), each.upper()) if _is_caseless(each) else (each,))
             }
             self._joined = "\0".join(each[:MAX_PIECED_CHARACTERS] for each in cases)
+        self._newest = found
 
     def values(self) -> list[str]:
         """Return the credentials, the longest unused one first."""
-        return list(self._forms)
+        used = self._used.copy()
+        return sorted(used, key=used.__getitem__)
 
     def forget(self) -> None:
-        self._forms = {}
-        self._joined = ""
+        self._forms, self._used, self._newest, self._joined = {}, {}, [], ""
 
     def knows(self, value: str) -> bool:
-        return any(form in value for forms in self._forms.values() for form in forms)
+        return any(form in value for forms in list(self._forms.values()) for form in forms)
 
     def shares(self, text: str) -> bool:
         """Return whether a short text has a part in common with a credential, as long as one that is removed."""
         parts = (text[at : at + PREFIX] for at in range(len(text) - PREFIX + 1))
         return any(part in self._joined for part in parts) or any(
-            len(value) < PREFIX and value in text for value in self._forms
+            len(value) < PREFIX and value in text for value in list(self._forms)
         )
 
     def redact(self, text: str) -> str:
         """Return the text with `…` in place of every credential, in each of its forms."""
-        for value, forms in self._forms.items():
+        for value, forms in list(self._forms.items()):
             text = hide(text, value, forms)
         return text
-
-    def _forked(self) -> None:
-        self._lock = threading.Lock()
 
 
 STORE = CredentialStore()

@@ -307,7 +307,8 @@ class RateLimitRegistry(KeyTable):
         return adrive(governed)
 
 
-_lock = threading.Lock()
+# A signal handler may make a call inside the first one.
+_lock = threading.RLock()
 _registry: RateLimitRegistry | None = None
 
 
@@ -316,5 +317,7 @@ def registry() -> RateLimitRegistry:
     global _registry
     with _lock:
         if _registry is None:
-            _registry = RateLimitRegistry()
+            made = RateLimitRegistry()
+            if _registry is None:
+                _registry = made
         return _registry

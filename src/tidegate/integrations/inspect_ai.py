@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -29,8 +28,8 @@ class WaitingTimeHook(Hooks):
 
     def __init__(self) -> None:
         self._before: Any = None
-        self._waited = 0.0
-        self._lock = threading.Lock()
+        # Appended to without a lock: a signal handler may make a call.
+        self._waits: list[float] = []
 
     def enabled(self) -> bool:
         """Return whether tidegate is installed or the variable asks for it."""
@@ -58,7 +57,7 @@ class WaitingTimeHook(Hooks):
 
         if Installation.binding is None:
             install()
-        self._before, self._waited = read_keys(), 0.0
+        self._before, self._waits = read_keys(), []
         suspended = waiting_time()
         hooks.around_wait = lambda: self._wait(suspended)
 
@@ -69,8 +68,7 @@ class WaitingTimeHook(Hooks):
             with suspended():
                 yield
         finally:
-            with self._lock:
-                self._waited += time.monotonic() - began
+            self._waits.append(time.monotonic() - began)
 
     async def on_run_end(self, data: RunEnd) -> None:
         """Stop reporting waits, and put the summary into the metadata of the run's logs."""
@@ -83,7 +81,7 @@ class WaitingTimeHook(Hooks):
             return
         totals = totals_since(before, read_keys())
         if totals.counts["calls"]:
-            await write_summary(data.logs, summary(totals, self._waited))
+            await write_summary(data.logs, summary(totals, sum(self._waits)))
 
 
 def waiting_time() -> Callable[[], AbstractContextManager[object]]:

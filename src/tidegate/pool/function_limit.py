@@ -17,7 +17,7 @@ A configured `max_concurrency` replaces the margin and the bound. A function tha
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
@@ -166,9 +166,9 @@ class FunctionLimit:
         self._wake = wake
         self._free = free
         self._measured_at: float | None = None
-        # The functions at work are counted by the threads that they run in.
-        self._lock = threading.Lock()
-        self._at_work = 0
+        # Threads and signal handlers add to these without a lock; the loop's thread reads them.
+        self._at_work: set[Worker] = set()
+        self._worked: deque[tuple[int, float, float]] = deque(maxlen=MAX_FUNCTIONS)
         self._short = False
 
     @property
@@ -176,7 +176,7 @@ class FunctionLimit:
         """Return the number of functions that could start now, as far as counts tell."""
         if self.configured is not None:
             return self.configured - (self.in_flight - self.lent)
-        return min(self.bound - self.in_flight, self.margin.allowed - self._at_work)
+        return min(self.bound - self.in_flight, self.margin.allowed - len(self._at_work))
 
     def has_room(self) -> bool:
         self.held_by = self._holds()
@@ -200,26 +200,26 @@ class FunctionLimit:
 
     def works(self, worker: Worker) -> None:
         """Count a function that is not in a call, or no longer; callable in any thread."""
-        with self._lock:
-            if worker.over or worker.at_work_since is not None:
-                return
-            self._at_work += 1
-            worker.at_work_since, worker.beside = self._clock(), self._at_work
+        if worker in self._at_work:
+            return
+        worker.at_work_since, worker.beside = self._clock(), len(self._at_work) + 1
+        self._at_work.add(worker)
+        # Last, as it may end in another thread meanwhile.
+        if worker.over:
+            self._stops(worker, over=True)
 
     def calls(self, worker: Worker) -> None:
         """Count a function that is in a call now; callable in any thread."""
         self._stops(worker, over=False)
 
     def _stops(self, worker: Worker, *, over: bool) -> None:
-        now = self._clock()
-        with self._lock:
-            worker.over = worker.over or over
-            since, worker.at_work_since = worker.at_work_since, None
-            if since is None:
-                return
-            self._at_work -= 1
-            self.margin.worked(worker.beside, since, now)
-            short, self._short = self._short, False
+        worker.over = worker.over or over
+        since, worker.at_work_since = worker.at_work_since, None
+        self._at_work.discard(worker)
+        if since is None:
+            return
+        self._worked.append((worker.beside, since, self._clock()))
+        short, self._short = self._short, False
         if short:
             self._wake()
 
@@ -234,9 +234,12 @@ class FunctionLimit:
             self._measure()
             if self.in_flight >= self.bound:
                 return self._scarce
-        with self._lock:
-            self._short = self._at_work >= self.margin.allowed
-            return Hold.OWN_WORK if self._short else None
+        while self._worked:
+            self.margin.worked(*self._worked.popleft())
+        # Before the look: a function that ends during it wakes the loop, perhaps in vain.
+        self._short = True
+        self._short = len(self._at_work) >= self.margin.allowed
+        return Hold.OWN_WORK if self._short else None
 
     def _measure(self) -> None:
         """Set the bound and the budget by what the machine has free, at most once in `MEASURE_SECONDS` seconds."""

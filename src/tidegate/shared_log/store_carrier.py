@@ -68,7 +68,7 @@ class StoreCarrier(Carrier):
 
     def _start(self) -> None:
         self.error = ""
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()
         self._logs: list[StoreLog] = []
         self._leaving: list[StoreLog] = []
         self._thread: threading.Thread | None = None

@@ -156,7 +156,10 @@ PROMPT = Limits()
 
 
 class StoreLog:
-    """One member's end. The caller's steps and the thread's exchanges meet under a lock that is held for no I/O."""
+    """One member's end. The caller's steps and the thread's exchanges meet under a lock that is held for no I/O.
+
+    A finalizer may make a call in the thread's part: its step finds a part of an answer, and waits for nothing.
+    """
 
     def __init__(
         self,
@@ -175,7 +178,7 @@ class StoreLog:
     def restart(self, now: float, wake: Callable[[], None], forget: Callable[[StoreLog], None]) -> None:
         """Forget the membership; the lock may have been taken by a thread that a fork has removed."""
         self.member = -1
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._wake, self._forget = wake, forget
         self._joined_at, self.joins_until = now, now + max(JOIN_WAIT_SECONDS, self._limits.join)
         self._epoch, self._rank, self._number = "", PENDING, 0

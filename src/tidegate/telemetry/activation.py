@@ -39,7 +39,7 @@ SCOPE = "tidegate"
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 """Version of the conventions that the names of the signals follow (`tidegate.telemetry.attributes`)."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _watching = False
 _waiting_for_sdk: weakref.WeakSet[KeyTable] = weakref.WeakSet()
 _listening: weakref.WeakKeyDictionary[KeyTable, Telemetry] = weakref.WeakKeyDictionary()
@@ -76,8 +76,8 @@ class Telemetry:
     def open(self) -> Callable[[events.Event], None]:
         """Find the providers and create the instruments, once; return the function that handles events."""
         with _lock:
-            if self._handler is None:
-                self._handler = self._opened()
+            # A signal handler that makes a call inside may have opened it meanwhile.
+            self._handler = self._handler or self._opened()
             return self._handler
 
     def _opened(self) -> Callable[[events.Event], None]:
@@ -170,13 +170,13 @@ def _metrics_of(provider: MeterProvider | None) -> Metrics:
     owner: MeterProvider | ProcessProvider = provider if provider is not None else _ANYBODY
     metrics = _metrics.get(owner)
     if metrics is None:
-        metrics = _metrics[owner] = Metrics(get_meter(SCOPE, __version__, provider, SCHEMA_URL))
+        metrics = _metrics.setdefault(owner, Metrics(get_meter(SCOPE, __version__, provider, SCHEMA_URL)))
     return metrics
 
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

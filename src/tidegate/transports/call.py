@@ -169,7 +169,7 @@ class HttpCall(GovernedCall, ABC):
         return None if sending.body is None else (sending.route.path, sending.query, sending.body)
 
     def try_start(self) -> Permit | None:
-        if audit.open_count and _lacks_price(self):
+        if audit.open_blocks and _lacks_price(self):
             self.handoff = current_handoff()
             self.started_at = self.registry.clock()
             return None
@@ -177,7 +177,7 @@ class HttpCall(GovernedCall, ABC):
 
     def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, attempt: AttemptResult | None) -> Flow:
         """Return the exchange; one that sends nothing for a call that must have a price and has none."""
-        if audit.open_count and permit is None and _lacks_price(self):
+        if audit.open_blocks and permit is None and _lacks_price(self):
             guard = audit.price_guard()
             assert guard is not None, "only a guard requires a price"
             guard(self.key, self.request_facts.model)

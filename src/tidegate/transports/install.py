@@ -96,7 +96,7 @@ MAX_UNNAMED_HOSTS = 1024
 T = TypeVar("T")
 
 logger = logging.getLogger("tidegate")
-_lock = threading.Lock()
+_lock = threading.RLock()
 _hooked = False
 
 

@@ -39,7 +39,7 @@ class Patches:
     """The patches of one HTTP stack or SDK, at most one per function, also if its module has several names."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._handles: dict[tuple[type | ModuleType, str], Any] = {}
 
     @property

@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 import re
-import threading
 import types
 import uuid
 import weakref
@@ -217,7 +216,7 @@ SUBJECT = frozenset(["sub", "oid", "appid", "azp", "client_id", "email"])
 PLAIN = (str, bytes, int, float, bool)
 
 _PROCESS = uuid.uuid4().hex
-_lock = threading.Lock()
+# Without a lock: a signal handler may ask for an account inside the look for another. Each change is one step.
 _known: OrderedDict[int, KnownPrincipals] = OrderedDict()
 _serials: dict[int, tuple[weakref.ref[Any], str]] = {}
 _renewed: OrderedDict[str, str] = OrderedDict()
@@ -227,16 +226,17 @@ _renewed: OrderedDict[str, str] = OrderedDict()
 class KnownPrincipals:
     """An object that was seen: a reference to recognise it, its state at that time, and its account.
 
-    `plain` says that the state has plain values only.
+    `plain` says that the state has plain values only. `serial` names the account that it parts to.
     """
 
-    __slots__ = ("account", "held", "plain", "state")
+    __slots__ = ("account", "held", "plain", "serial", "state")
 
-    def __init__(self, held: Any, state: str, plain: bool, account: str) -> None:
+    def __init__(self, held: Any, state: str, plain: bool, account: str, serial: str) -> None:
         self.held = held
         self.state = state
         self.plain = plain
         self.account = account
+        self.serial = serial
 
 
 def account_of(auth: Any) -> str:
@@ -248,17 +248,20 @@ def account_of(auth: Any) -> str:
     if isinstance(auth, types.MethodType):
         return f"{account_of(auth.__self__)}.{auth.__name__}"
     state, plain = _state(auth)
-    with _lock:
-        known = _known.get(id(auth))
-        if known is None or not _is(known.held, auth):
-            account = f"{type(auth).__module__}.{type(auth).__qualname__}:{state}" if state else _serial()
-            account = _renewed.get(account, account)
-            _known[id(auth)] = known = KnownPrincipals(_hold(auth), state, plain, account)
-            _forget()
-        elif known.state and known.state != state:
-            # From here on the object is separate from its former equals: they do not follow its changes.
-            _part(known, f"{type(auth).__module__}.{type(auth).__qualname__}:{known.state}")
-        return known.account
+    known = _known.get(id(auth))
+    if known is not None and not _is(known.held, auth):
+        _drop(id(auth), known.held)
+        known = None
+    if known is None:
+        serial = _serial()
+        account = f"{type(auth).__module__}.{type(auth).__qualname__}:{state}" if state else serial
+        account = _renewed.get(account, account)
+        known = _known.setdefault(id(auth), KnownPrincipals(_hold(auth), state, plain, account, serial))
+        _forget()
+    elif (before := known.state) and before != state:
+        # From here on the object is separate from its former equals: they do not follow its changes.
+        _part(known, f"{type(auth).__module__}.{type(auth).__qualname__}:{before}")
+    return known.account
 
 
 def accounts_of(objects: Iterable[Any]) -> str:
@@ -306,15 +309,18 @@ def _claims(value: bytes) -> dict[str, Any]:
 
 
 def _part(known: KnownPrincipals, first: str) -> None:
-    """Separate an object whose state has changed from its equals, which share the `first` account."""
+    """Separate an object whose state has changed from its equals, which share the `first` account.
+
+    Where two threads do so at once, both give it the same account.
+    """
     alone = not any(other is not known and other.account == known.account for other in list(_known.values()))
     if not known.plain and alone:
         # Probably it fetched its first token: it keeps its key, and new objects with the earlier state get another.
-        _renewed[first] = _serial()
+        _renewed[first] = f"{known.serial}-next"
         if len(_renewed) > MAX_KNOWN_OBJECTS:
             _renewed.popitem(last=False)
     else:
-        known.account = _serial()
+        known.account = known.serial
     known.state = ""
 
 
@@ -362,16 +368,16 @@ def _identity(value: Any) -> str:
         state = "" if any(isinstance(each, types.FunctionType) for each in held) else _state(value)[0]
         if state:
             return f"function {state}"
-    with _lock:
-        found = _serials.get(id(value))
-        if found is not None and found[0]() is value:
-            return found[1]
-        try:
-            reference = weakref.ref(value, partial(_drop_serial, id(value)))
-        except TypeError:
-            return ""
-        _serials[id(value)] = reference, _serial()
-        return _serials[id(value)][1]
+    found = _serials.get(id(value))
+    if found is not None and found[0]() is value:
+        return found[1]
+    if found is not None:
+        _drop_serial(id(value), found[0])
+    try:
+        reference = weakref.ref(value, partial(_drop_serial, id(value)))
+    except TypeError:
+        return ""
+    return _serials.setdefault(id(value), (reference, _serial()))[1]
 
 
 def _digest(value: object) -> str:
@@ -395,14 +401,12 @@ def _is(held: Any, auth: Any) -> bool:
 
 
 def _drop(number: int, reference: Any) -> None:
-    # Without the lock: the garbage collector may run while this thread holds it.
     known = _known.get(number)
     if known is not None and known.held is reference:
         _known.pop(number, None)
 
 
 def _drop_serial(number: int, reference: Any) -> None:
-    # Without the lock, as above.
     found = _serials.get(number)
     if found is not None and found[0] is reference:
         _serials.pop(number, None)
@@ -415,5 +419,5 @@ def _forget() -> None:
     for number in list(_known):
         known = _known.get(number)
         if known is not None and not isinstance(known.held, weakref.ref):
-            del _known[number]
+            _known.pop(number, None)
             return

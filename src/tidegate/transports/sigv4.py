@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -103,8 +102,6 @@ class BotocoreSigner(NamedTuple):
 _SIGNED_HEADERS = re.compile(r"SignedHeaders=([^,\s]+)")
 
 _noted: OrderedDict[str, Any] = OrderedDict()
-_noting = threading.Lock()
-
 
 _watching: set[int] = set()
 
@@ -130,10 +127,10 @@ def note(wrapped: Callable[..., Any], auth: Any, args: Any, kwargs: Any) -> Any:
     request = args[0] if args else kwargs.get("request")
     authorization = getattr(request, "headers", {}).get("Authorization")
     if authorization is not None:
-        with _noting:
-            _noted[authorization] = auth
-            if len(_noted) > MAX_NOTED_SIGNATURES:
-                _noted.popitem(last=False)
+        # Each line is one step for other threads, and for a signal handler.
+        _noted[authorization] = auth
+        if len(_noted) > MAX_NOTED_SIGNATURES:
+            _noted.popitem(last=False)
     return result
 
 
