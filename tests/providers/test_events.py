@@ -103,6 +103,10 @@ def test_a_failure_in_a_stream_is_judged_like_any_other(provider, chunk, kind):
         (b'{"model":"m","message":{"role":"assistant","content":"5"},"done":false}\n', True),
         (b':event-type\x07\x00\x05chunk{"bytes":"eyJ0eXBlIjoiY29udGVudCJ9"}', True),
         (event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "error"), False),
+        (event({"text": "You have exceeded your rate limit.", "error_type": "rate"}, "error"), False),
+        (b'event:error\r\nid: 3\r\ndata: {\r\ndata: "text": "Too fast"}\r\n\r\n', False),
+        (event({"text": "Par"}, "text") + event({"text": "Too fast"}, "error"), True),
+        (event({"text": "Too fast"}, "error") + event({"text": "Par"}, "text"), True),
     ],
 )
 def test_an_answer_has_begun_with_its_first_piece(events, found):

@@ -60,6 +60,44 @@ def test_refusal_in_a_good_answer_is_waited_out(ask: Callable[[RateLimitRegistry
     assert (seen.refused, seen.absorbed, seen.answered, seen.calls) == (1, 1, 1, 1)
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01)
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {"code": 336501, "msg": "Rate limit reached"},
+        {"error_code": 18, "error_msg": "Open api qps request limit reached"},
+        {"success": False, "code": 1302, "msg": "rate limit exceeded"},
+        {"Response": {"Error": {"Code": "LimitExceeded", "Message": "Rate limit exceeded"}}},
+        {"choices": None, "usage": {"total_tokens": 0}, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}},
+        {"error": {"code": 429, "message": "rate limit"}, "usage": {"prompt_tokens": 3, "completion_tokens": 1}},
+    ],
+    ids=["baidu", "baidu-error-code", "success", "tencent", "minimax", "openrouter"],
+)
+def test_each_form_of_a_refusal_with_200_that_a_stream_may_have_is_one_in_a_whole_answer(refusal: Any) -> None:
+    registry = RateLimitRegistry(tidegate.Settings())
+    replies = {1: json.dumps(refusal).encode()}
+    with Server(lambda number, path: (200, JSON, replies.get(number, ANSWER))) as server:
+        assert by_httpx(registry, server.chat) == json.loads(ANSWER)
+        assert len(server.seen) == 2
+    assert (only(registry).refused, only(registry).absorbed, only(registry).answered) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"code": 200, "msg": "success", "data": [{"score": 0.5}]},
+        {"code": 20000, "msg": "rate limit exceeded", "choices": [{"message": {"content": "5"}}]},
+        {"results": [{"text": "error", "success": False, "msg": "rate limit exceeded", "code": 1302}]},
+    ],
+)
+def test_good_answer_without_usage_is_an_answer(body: Any) -> None:
+    registry = RateLimitRegistry(tidegate.Settings())
+    with Server(lambda number, path: (200, JSON, json.dumps(body).encode())) as server:
+        assert by_httpx(registry, server.chat) == body
+        assert len(server.seen) == 1
+    assert (only(registry).refused, only(registry).failed, only(registry).answered) == (0, 0, 1)
+
+
 def test_list_of_errors_in_a_good_answer_is_the_callers_to_read() -> None:
     """A service may answer 200 with `errors`, one for each part of a request; only `error` is a refusal's form."""
     body = json.dumps({"errors": [{"message": "x"}], "code": 429, "msg": "rate limited"}).encode()

@@ -19,6 +19,8 @@ ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},
 PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"Paris"},"finish_reason":null}]}\n\n'
 GOOD = ROLE + PIECE + b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}\n\ndata: [DONE]\n\n'
 FAILED = b"event: error\ndata: " + OVERLOADED + b"\n\n"
+TEXT = b'event: error\ndata: {"text": "You have exceeded your rate limit.", "error_type": "rate"}\n\n'
+"""Poe names its error's text as others name a piece of an answer."""
 START = b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":3}}}\n\n'
 STREAMED = {**BODY, "stream": True}
 
@@ -57,6 +59,15 @@ def test_refusal_in_the_first_event_is_waited_out(ask: Ask, comment: bytes) -> N
         assert server.bodies[0] == server.bodies[1] == server.bodies[2]
     seen = only(registry)
     assert (seen.refused, seen.absorbed, seen.answered, seen.failed_calls, seen.calls) == (2, 2, 1, 0, 1)
+
+
+@quick
+@stacks
+def test_text_of_an_error_is_no_content(ask: Ask) -> None:
+    registry = RateLimitRegistry(tidegate.Settings())
+    with Server(replies(TEXT, GOOD)) as server:
+        assert ask(registry, server.chat) == GOOD
+    assert (only(registry).refused, only(registry).answered) == (1, 1)
 
 
 @quick

@@ -44,8 +44,10 @@ _PAYLOAD = re.compile(rb"\{[^{}]{0,4096}\}")
 _REFUSED = re.compile(rb'"(?:status_code|error_code|code)"\s*:\s*"?[1-9]')
 """Code of a refusal in `base_resp` or at the top: a good answer has 0 there, or none."""
 
-_CONTENT = frozenset({"choices", "content", "output", "candidates", "data", "result", "embeddings", "usage"})
-"""Fields of a good answer beside which a code is no refusal."""
+_CONTENT = frozenset(
+    {"choices", "content", "output", "candidates", "data", "result", "results", "embeddings", "errors", "usage"}
+)
+"""Fields of a good answer beside which a code is no refusal. `errors` are those of the parts of a request."""
 
 _UNLIKE = re.compile(rb'"Error"|"success"\s{0,4}:\s{0,4}false')
 """Marks of a refusal in a good answer that has no `error`."""

@@ -196,6 +196,9 @@ _CONTENT = re.compile(
 )
 """A piece of an answer in an event: texts, calls of tools, thoughts, and the encoded events of Bedrock."""
 
+_FAILING = re.compile(rb"^event: ?error\r?\n(?:[^\r\n]+\r?\n)*", re.MULTILINE)
+"""An event that is named an error. Poe has its reason in `text`, which is a piece of an answer elsewhere."""
+
 _RESPONSE = re.compile(rb'"object"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"response"')
 """Object of OpenAI's responses, which states a reason only where it is incomplete."""
 
@@ -208,7 +211,7 @@ _MAX_ID = 128
 
 def has_content(events: bytes) -> bool:
     """Return whether the events of a stream hold a piece of the answer, however short."""
-    return _CONTENT.search(events) is not None
+    return _CONTENT.search(_FAILING.sub(b"", events)) is not None
 
 
 def finish_reason_of(body: bytes) -> str | None:

@@ -292,17 +292,6 @@ class HttpCall(GovernedCall, ABC):
                     self.add_headers(response, {NO_RETRY: "true"})
                     _leave_place(self)
                 return _with_replayable(self, outcome, response, body)
-            # The stream itself reports failures to its reader, even if the whole stream has arrived already.
-            if (
-                body is not None
-                and not self.stream
-                and len(body) <= MAX_CHECKED_BYTES
-                # By `find`: in Python 3.11 `in` raises inside first.
-                and (body.find(b'"error"') >= 0 or body.find(b'"base_resp"') >= 0 or body.find(b'"error_code"') >= 0)
-            ):
-                failure = providers.judge_event(self.provider, body)
-                if failure is not None:
-                    return failure._replace(status=status)
             outcome = self.judge(status, self.pairs(response), None) if permit.informs else success_outcome(status)
             if body is not None and not self.stream and body[-1:] not in _ENDS and _is_unreadable(self, response, body):
                 # The program gets it as it is; no count has it as an answer.
@@ -350,6 +339,12 @@ class HttpCall(GovernedCall, ABC):
     def answered(self, permit: Permit, outcome: Outcome, body: bytes) -> Outcome:
         """Return the outcome of a complete answer with its usage, and train the key's estimate."""
         usage = providers.usage_of(self.provider, body, self.request_facts[0])
+        # An answer that charged for its input is no refusal, unless it has an `error`. By `find`: in Python 3.11 `in`
+        # raises inside first. A stream is judged by its watch.
+        if not self.stream and (usage is None or not usage[0] or body.find(b'"error"') >= 0):
+            failure = providers.judge_event(self.provider, body) if len(body) <= MAX_CHECKED_BYTES else None
+            if failure is not None:
+                return failure._replace(status=outcome.status)
         if permit.trace is not None and permit.trace.receivers:
             permit.trace.finish_reason = redaction.clean_fact(providers.finish_reason_of(body))
         if usage is None:
