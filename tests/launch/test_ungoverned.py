@@ -6,6 +6,8 @@ import os
 import shlex
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import PYTHON, run
 from tests.launch.plugin import install_plugin
 from tidegate.admission.hooks import REFUSED, SOCKET
@@ -87,6 +89,16 @@ def test_run_that_saw_no_call_names_what_cannot_be_governed_and_the_remedy(tmp_p
     assert done.last == (
         f"tidegate: no LLM call was seen; curl_cffi cannot be governed: `tidegate run --gateway {command}` governs it "
         "where it reads the server from a base-URL variable"
+    )
+
+
+@pytest.mark.parametrize("module", ["dashscope", "writerai"])
+def test_run_that_saw_no_call_names_an_sdk_that_is_governed_at_its_own_hosts_alone(tmp_path: Path, module: str) -> None:
+    (tmp_path / f"{module}.py").write_text("import httpx")
+    done = run(PYTHON, "-c", f"import {module}", cwd=tmp_path)
+    assert done.last == (
+        f"tidegate: no LLM call was seen; {module}: governed at its own hosts; its paths are inference paths nowhere "
+        "else, so another server (loopback, a private gateway) passes by unless register_provider names it"
     )
 
 

@@ -11,7 +11,7 @@ from tidegate.core.token_totals import tokens_text
 from tidegate.core.wait_text import counted, never_answered, refusals_text, shared_by, sized
 from tidegate.launch.runs import Ungoverned
 from tidegate.launch.totals import Totals
-from tidegate.transports.imports import remedy
+from tidegate.transports.imports import NOWHERE_ELSE, remedy
 
 NAMED_HOSTS = 5
 """Most hosts that the last line names; its counts include all. Chosen: the line stays readable."""
@@ -36,6 +36,8 @@ def end_line(totals: Totals, ungoverned: Ungoverned | None = None, command: str 
     elif not totals.calls and ungoverned is not None and ungoverned.ways:
         modules = ", ".join(sorted(ungoverned.ways))
         governed = f"no LLM call was seen; {modules} cannot be governed: {remedy(ungoverned.ways, printable(command))}"
+    elif not totals.calls and ungoverned is not None and ungoverned.at_own_hosts:
+        governed = f"no LLM call was seen; {', '.join(sorted(ungoverned.at_own_hosts))}: {NOWHERE_ELSE}"
     else:
         governed = _counted(totals)
     return "; ".join([governed, *missed])

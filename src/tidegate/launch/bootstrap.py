@@ -16,7 +16,7 @@ import sys
 from tidegate.admission import hooks
 from tidegate.admission.thread_states import frame_of
 from tidegate.launch import IMPORTED, UNGOVERNED
-from tidegate.transports.imports import UNGOVERNABLE, own_loading, when_loaded
+from tidegate.transports.imports import AT_OWN_HOSTS, UNGOVERNABLE, own_loading, when_loaded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class InstallHook:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the spec that the other finders find for a watched module; None for any other."""
-        if name in UNGOVERNABLE or name in STACKS:
+        if name in UNGOVERNABLE or name in STACKS or name in AT_OWN_HOSTS:
             self._note_import(name)
         looked_for = (_thread.get_ident(), name)
         # The search below may call this method again, because another tool may have wrapped this finder.

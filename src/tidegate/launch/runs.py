@@ -29,7 +29,7 @@ from tidegate.admission.redaction import clean
 from tidegate.launch import IMPORTED, UNGOVERNED
 from tidegate.launch.totals import Folder, KeyTotal, Totals, note_others
 from tidegate.shared_file import FileKind, UnreadableFile, close_and_find_held, lock, packed, unpacked
-from tidegate.transports.imports import SHARED, UNGOVERNABLE
+from tidegate.transports.imports import AT_OWN_HOSTS, SHARED, UNGOVERNABLE
 
 WITHOUT = "without-"
 """Prefix of the files that `site/sitecustomize.py` writes for a Python without tidegate."""
@@ -54,6 +54,11 @@ class Ungoverned(NamedTuple):
         """Return the imported modules that cannot be governed; the ones with many uses only where no other is."""
         others = self.imported & UNGOVERNABLE.keys()
         return others - SHARED or (others if others == self.imported else frozenset())
+
+    @property
+    def at_own_hosts(self) -> frozenset[str]:
+        """Return the imported SDKs that are governed at their own hosts alone."""
+        return self.imported & AT_OWN_HOSTS.keys()
 
     @property
     def calls(self) -> int:

@@ -87,6 +87,19 @@ SOCKETS = frozenset({"grpc", "websocket", "websockets"})
 """Modules that do not speak HTTP/1.1, which no gateway governs either."""
 
 
+AT_OWN_HOSTS = {"dashscope": "dashscope", "writerai": "writer-sdk"}
+"""Modules of SDKs whose paths are inference paths at the hosts of their tables alone, each with its distribution.
+
+Read in dashscope 2.0.2 (`/api/v1/services/...`) and writer-sdk 3.0.0 (`/v1/chat`).
+"""
+
+NOWHERE_ELSE = (
+    "governed at its own hosts; its paths are inference paths nowhere else, so another server (loopback, a private "
+    "gateway) passes by unless register_provider names it"
+)
+"""What holds for the SDKs in `AT_OWN_HOSTS`."""
+
+
 def remedy(modules: frozenset[str], command: str) -> str:
     """Return what governs a program that sends by these modules and is started by `command`."""
     if modules and modules <= SOCKETS:

@@ -21,7 +21,7 @@ from tidegate.shared_log import AUTO, is_server, place_of
 from tidegate.shared_log.carrier import Unshared
 from tidegate.transports import framework_timeouts
 from tidegate.transports.framework_timeouts import TIMEOUTS, FrameworkTimeout, shown
-from tidegate.transports.imports import SHARED, UNGOVERNABLE
+from tidegate.transports.imports import AT_OWN_HOSTS, NOWHERE_ELSE, SHARED, UNGOVERNABLE
 from tidegate.transports.install import host_of
 
 
@@ -92,19 +92,13 @@ BY_GRPC = frozenset({"xai-sdk", "google-cloud-aiplatform", "google-generativeai"
 """SDKs that send by gRPC, whatever else they require (xai-sdk 1.21.0, google-cloud-aiplatform 2.7.0 `initializer.py`,
 google-generativeai 0.8.6 `client.py`)."""
 
-OWN_HOSTS = (
-    "governed at its own hosts; its paths are inference paths nowhere else, so another server (loopback, a private "
-    "gateway) passes by unless register_provider names it"
-)
-
 NOTES = {
     "replicate": "its RetryTransport repeats GET requests itself; predictions are POST requests, and each passes the "
     "queue",
     "google-cloud-aiplatform": 'vertexai.init(api_transport="rest") sends through requests, vertexai.Client through '
     "google-genai",
     "google-generativeai": 'with configure(transport="rest") it sends through requests',
-    "dashscope": OWN_HOSTS,
-    "writer-sdk": OWN_HOSTS,
+    **dict.fromkeys(AT_OWN_HOSTS.values(), NOWHERE_ELSE),
     "openai-agents": "its websocket transport and realtime sessions cannot be governed; the HTTP transport is the "
     "default",
 }
