@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -282,6 +283,55 @@ def test_rejection_of_a_call_that_waited_long_is_tried_again_by_the_sdk(
         client.chat.completions.create(model="m", messages=MESSAGES)  # type: ignore[arg-type]
     assert len(server.seen) == 3
     assert [key.rejected for key in registry.snapshot().keys.values()] == [""]
+
+
+def opaque_call(kind: str, server: Server, registry: RateLimitRegistry) -> Callable[[], Any]:
+    """Return a function that makes one call with a token in a form of its own."""
+    url, how = server.chat.removesuffix("/v1/chat/completions"), kind.startswith("async ")
+    client: Any = {
+        "openai": partial(openai.OpenAI, api_key="opaque", base_url=f"{url}/v1", max_retries=5),
+        "async openai": partial(openai.AsyncOpenAI, api_key="opaque", base_url=f"{url}/v1", max_retries=5),
+        "anthropic": partial(anthropic.Anthropic, auth_token="opaque", base_url=url, max_retries=5),
+        "async anthropic": partial(anthropic.AsyncAnthropic, auth_token="opaque", base_url=url, max_retries=5),
+    }[kind]()
+    # The SDK's own pauses are no part of this.
+    client._calculate_retry_timeout = lambda *args: 0.0
+    registry.wrap(client)
+
+    async def awaited() -> Any:
+        return await ask()
+
+    def ask() -> Any:
+        if kind.endswith("openai"):
+            return client.chat.completions.create(model="m", messages=MESSAGES)
+        return client.messages.create(model="m", max_tokens=9, messages=MESSAGES)
+
+    return lambda: asyncio.run(awaited()) if how else ask()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["openai", "async openai", "anthropic", "async anthropic"])
+def test_rejection_goes_back_for_another_try_once_a_call(kind: str, registry: RateLimitRegistry) -> None:
+    slow, told = {**JSON, "retry-after": "0.02"}, b'{"error": {"message": "Unknown.", "code": "invalid_token"}}'
+    with Server(lambda number, path: (401, JSON, told) if number % 2 == 0 else (429, slow, b"{}")) as server:
+        ask = opaque_call(kind, server, registry)
+        for _ in range(2):
+            with pytest.raises((openai.AuthenticationError, anthropic.AuthenticationError)):
+                ask()
+    assert [each["x-stainless-retry-count"] for each in server.headers] == ["0", "0", "1", "1"] * 2
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["openai", "async anthropic"])
+def test_rejection_of_a_later_try_goes_back_once_too(kind: str, registry: RateLimitRegistry) -> None:
+    """The SDK repeated the call for another reason before, so its token had no chance yet."""
+    told = b'{"error": {"message": "Unknown.", "code": "invalid_token"}}'
+    fine = json.dumps(answer_body("openai" if kind == "openai" else "anthropic")).encode()
+    slow = (429, {**JSON, "retry-after": "0.02"}, b"{}")
+    replies = itertools.chain([(500, JSON, b"{}"), slow, (401, JSON, told)], itertools.repeat((200, JSON, fine)))
+    with Server(lambda number, path: next(replies)) as server:
+        opaque_call(kind, server, registry)()
+    assert len(server.seen) == 4
 
 
 def test_rejection_of_a_call_that_hardly_waited_is_final(registry: RateLimitRegistry, replies: Any) -> None:

@@ -13,6 +13,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -79,6 +80,13 @@ stream. Chosen: ModelScope and OpenRouter send such errors (provider-facts.md ru
 
 _ENDS = (b"}", b"]")
 """Last bytes of a complete JSON document from an inference endpoint."""
+
+
+RETRY_COUNT = "x-stainless-retry-count"
+"""Header with the retries of an SDK that obeys `NO_RETRY` (openai 3.52 and anthropic 2.12 `_base_client.py`)."""
+
+_handed_back: ContextVar[int | None] = ContextVar("tidegate_handed_back", default=None)
+"""Hash of the last request of this context whose rejection its SDK was told to try again."""
 
 
 @lru_cache(maxsize=64)
@@ -290,6 +298,7 @@ class HttpCall(GovernedCall, ABC):
                 if status == UNAUTHORIZED_STATUS and _may_have_aged(self, permit.sent_at):
                     # The SDK asks once more, with the token that it writes then.
                     self.add_headers(response, {NO_RETRY: "true"})
+                    _handed_back.set(hash((self.request_facts, self.sending.body)))
                     _leave_place(self)
                 return _with_replayable(self, outcome, response, body)
             outcome = self.judge(status, self.pairs(response), None) if permit.informs else success_outcome(status)
@@ -371,9 +380,15 @@ def _bound_by_token(call: HttpCall) -> bool:
 
 
 def _may_have_aged(call: HttpCall, now: float) -> bool:
-    """Return whether a token that could not be renewed may have ended while the call waited until `now`."""
-    aged = now - call.started_at > bearer.STALE_AFTER_SECONDS and call.provider.credential_part is None
-    return aged and not bearer.is_renewable(call.sent_headers())
+    """Return whether a token that could not be renewed may have ended while the call waited until `now`.
+
+    The SDK repeats such a call in the same context, where a second rejection is final.
+    """
+    aged, headers = now - call.started_at > bearer.STALE_AFTER_SECONDS, call.sent_headers()
+    if not aged or call.provider.credential_part is not None or bearer.is_renewable(headers):
+        return False
+    repeats = headers.get(RETRY_COUNT, "0") != "0"
+    return not (repeats and _handed_back.get() == hash((call.request_facts, call.sending.body)))
 
 
 def _fingerprint(call: HttpCall) -> tuple[Key, int]:
