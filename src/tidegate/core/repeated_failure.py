@@ -37,6 +37,9 @@ HOLD_SECONDS = 15.0
 """Seconds for which a large refused call holds others, so that room for it can come. Derived: the rest of
 `LARGER_SECONDS` shows beside other calls whether the call never fits."""
 
+MAX_PENDING = 32
+"""Failures that are kept until a later call is answered. Chosen: those of three minutes, far above a slow answer."""
+
 FAILED_STATUS = 500
 """Status of a server that failed at one request. A gateway's 502 to 504 tell of the server, and not of the request."""
 
@@ -62,6 +65,7 @@ class RepeatedFailure:
         "_failed",
         "_order",
         "_outrun",
+        "_pending",
         "_sent_at",
         "_served",
         "_state",
@@ -74,6 +78,7 @@ class RepeatedFailure:
         counts = state.all_counts
         self._attempts, self._failed = counts.attempts, counts.refused + counts.failed
         self._began_at, self._order, self._state = now, 0, state
+        self._pending: list[int] = []
         self.tries = self.overtaken = 0
         self.is_larger, self._cost = False, 0.0
         # Failures between which other calls were admitted at `STEADY_CALLS_PER_SECOND`, and what is needed to count
@@ -84,11 +89,14 @@ class RepeatedFailure:
     def failed(self, permit: Permit) -> None:
         counts = permit.state.all_counts
         served = counts.attempts - counts.refused - counts.failed
-        if self._order and permit.state.admitted_order > self._order:
+        # An answer may take longer than the way to the next failure, so all that no later call outran are kept.
+        pending = [order for order in self._pending if order >= permit.state.admitted_order]
+        if len(pending) < len(self._pending):
             if not self.overtaken:
                 permit.state.failing.outran(permit.state.counts.answered)
             self.overtaken += 1
             self._outrun += served - self._served >= STEADY_CALLS_PER_SECOND * (permit.sent_at - self._sent_at)
+        self._pending = [*pending[1 - MAX_PENDING :], permit.order]
         self._order, self._sent_at, self._served = permit.order, permit.sent_at, served
         self._cost = permit.cost.tokens
         self.is_larger = permit.cost.tokens > LARGER_COST_FACTOR * permit.state.admitted_cost.tokens
