@@ -116,6 +116,25 @@ def test_limits_of_the_user_hold_calls_of_a_server_that_was_never_reached() -> N
     assert sum(each.poll() == "sent" for each in calls) == 2
 
 
+@pytest.mark.parametrize("waiting", [0, 40])
+def test_warning_comes_within_two_seconds_of_the_opening(scene: Scene, waiting: int) -> None:
+    told: list[float] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(scene.clock())  # type: ignore[method-assign]
+    logging.getLogger("tidegate").addHandler(handler)
+    try:
+        calls = [scene.call() for _ in range(5 + waiting)]
+        for each in calls[:5]:
+            scene.clock.advance(3.0)
+            assert not told
+            each.reply(REFUSED_CONNECTION)
+        opened_at = scene.clock()
+        play(scene, calls[5:] or [scene.call()], REFUSED_CONNECTION, 10.0)
+    finally:
+        logging.getLogger("tidegate").removeHandler(handler)
+    assert [opened_at <= each <= opened_at + 2.0 for each in told] == [True]
+
+
 def test_one_warning_names_the_error_when_the_breaker_opens(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="tidegate"):
         open_breaker(scene)
