@@ -53,7 +53,7 @@ def test_the_next_call_waits_for_the_pause_though_slots_bind_those_behind_it() -
 
 def test_the_next_call_of_an_open_key_waits_for_its_own_gate() -> None:
     assert head_wait(QueueForecast(30, slots=99, quotas=(requests(-5.0),))) == HeadWait("quota requests", 6.0)
-    assert head_wait(QueueForecast(9, slots=1, flights=(1.0,), latency=3.0)) == HeadWait("concurrency", 2.0)
+    assert head_wait(QueueForecast(9, slots=1, flights=(1.0,), latency=3.0)) == HeadWait("concurrency", None)
     assert head_wait(QueueForecast(9, slots=99, pace=4.0, paced_for=7.5)) == HeadWait("pace", 7.5)
     assert head_wait(QueueForecast(0, slots=9)) == HeadWait("", 0.0)
     down = QueueForecast(9, closed_for=float("inf"), closed_by="breaker")

@@ -249,12 +249,17 @@ class HeadWait(NamedTuple):
 
 
 def head_wait(queue_forecast: QueueForecast) -> HeadWait:
-    """Return what holds back the next call: the first one that waits, or one that comes now."""
+    """Return what holds back the next call: the first one that waits, or one that comes now.
+
+    It gives the instant that the queue itself waits for, and no forecast: nobody knows when an answer frees a slot.
+    """
     if queue_forecast.closed_by:
         tried = queue_forecast.tried_in or queue_forecast.closed_for
         wait = None if tried == INFINITY else tried
         return HeadWait(queue_forecast.closed_by, wait, queue_forecast.stated, queue_forecast.cause)
     seconds, gate = estimate_eta(queue_forecast._replace(waiting=1))
+    if gate == "concurrency":
+        return HeadWait(gate, None)
     if not gate and queue_forecast.pace > 0.0 and queue_forecast.waiting:
         gate = "pace"
     if not gate:
