@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 
 import pytest
 
+from tests.core.scene import Caller, Scene
+from tests.core.values import OK, refusal
 from tidegate.core.backoff import Pause
+from tidegate.core.values import Cause
 
 
 @pytest.fixture
@@ -89,6 +93,63 @@ def test_refusals_of_calls_in_flight_together_count_as_one() -> None:
     for late in range(1, 6):
         pause.refused_within(0.5)
         assert pause.close(now + 0.2 * late, 1.0, False, 0.5, False) <= max(until, now + 0.2 * late + 2.0)
+
+
+def test_further_refusals_of_a_wave_make_no_later_delay_longer() -> None:
+    delays = []
+    for together in (1, 6):
+        pause = Pause()
+        for number in range(together):
+            close(pause, 0.1 * number, new_wave=number == 0)
+        delays.append([pause.until, close(pause, 10.0), close(pause, 20.0)])
+    assert delays[0] == delays[1]
+
+
+def send(scene: Scene, number: int) -> list[Caller]:
+    """Send calls as soon as they may go, and wait for each."""
+    calls = [scene.call() for _ in range(number)]
+    while not all(each.poll() == "sent" for each in calls):
+        scene.clock.advance(0.05)
+    return calls
+
+
+@pytest.mark.constants(START_CONCURRENCY=50)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_pause_is_at_most_twice_what_was_asked_for_unless_a_later_call_is_refused_too(seed: int) -> None:
+    """Waves of calls that are in flight together are refused within a second; between them calls are answered."""
+    scene, draw = Scene(), Random(seed)
+    for _ in range(6):
+        for each in send(scene, draw.randint(6, 10)):
+            scene.clock.advance(0.1)
+            each.reply(OK)
+        most = 0.0
+        for each in send(scene, draw.randint(1, 8)):
+            asked = draw.choice([1.0, 2.0, draw.uniform(0.2, 5.0)])
+            most = max(most, scene.clock() + 2.0 * asked)
+            each.reply(refusal(asked, cause=Cause.OTHERS_CAPACITY))
+            assert scene.clock() + scene.seen.paused_for <= most
+            scene.clock.advance(draw.uniform(0.0, 0.12))
+
+
+@pytest.mark.constants(START_CONCURRENCY=50)
+@pytest.mark.parametrize("hint", [None, 1.0])
+@pytest.mark.parametrize("cause", [Cause.OTHERS_CAPACITY, Cause.RATE])
+def test_six_refusals_of_one_second_close_a_key_as_one_does(cause: Cause, hint: float | None) -> None:
+    """A named time counts from the newest refusal on; nothing else of a pause depends on their number."""
+    pauses = []
+    for together in (1, 6):
+        scene, paused = Scene(), list[float]()
+        for _ in range(3):
+            first, *others = send(scene, together)
+            first.reply(refusal(hint, cause=cause))
+            for each in others:
+                scene.clock.advance(0.01)
+                each.reply(refusal(hint, cause=cause))
+            scene.clock.advance(0.01 * (6 - together))
+            paused.append(round(scene.seen.paused_for, 6))
+        pauses.append(paused)
+    late = 0.051 if hint else 0.0
+    assert all(six <= one + late for one, six in zip(*pauses, strict=True))
 
 
 def sent_groups(pause: Pause, now: float, limit: float, number: int) -> list[int]:
