@@ -13,7 +13,11 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 MAX_STUB_WAIT_SECONDS = 2.0
-"""Most seconds that a call to a stub server waits: four first waits of the openai and anthropic SDKs."""
+"""Most seconds that a call to a stub server waits: four first waits of the openai and anthropic SDKs.
+
+Chosen below the 5 s that tests allow an error of a provider (seen: `assert time.monotonic() - t < 5`), since an
+SDK sends the call twice more: its three waits take 6 s, and 5 s each would take 15 s.
+"""
 
 simulators: set[str] = set()
 """Hosts with ports of the simulators that run."""
