@@ -30,6 +30,14 @@ BY_HAND = [
     ("openai", "gpt-5", Usage(100, 2_000, 0, 0, 1_800), 0.020125, 0.0100625),
     # 300,000 of input is more than 272,000: 250,000 plain at 5, 50,000 cached at .5, 1,000 of output at 22.5
     ("openai", "gpt-5.4", Usage(300_000, 1_000, 50_000), 1.2975, 0.64875),
+    # 300,000 of input is more than 272,000: 200,000 plain at 8, 60,000 cached at .8, 40,000 written at 10, 100 at 30
+    ("openai", "gpt-5.6-sol", Usage(300_000, 100, 60_000, 40_000), 2.051, 1.0255),
+    # 1,000 of input at 30 and 2,000 of output at 180; cached input has no price of its own
+    ("openai", "gpt-5.5-pro-2026-04-23", Usage(1_000, 2_000, 500), 0.39, 0.195),
+    ("openai", "gpt-5.3-codex", Usage(1_000_000, 1_000_000), 15.75, 7.875),
+    ("openai", "gpt-3.5-turbo", Usage(1_000_000, 1_000_000), 2.0, 1.0),
+    # 600 plain at .25, 400 written to the cache at .3, 100 of output at 1.25
+    ("anthropic", "claude-3-haiku-20240307", Usage(1_000, 100, 0, 400), 0.000395, 0.0001975),
     # 100 plain at 3, 900 read from the cache at .3, 2,000 written to it at 3.75, 50 of output at 15
     ("anthropic", "claude-sonnet-4-6", Usage(3_000, 50, 900, 2_000), 0.00882, 0.00441),
     ("anthropic", "claude-haiku-4-5", Usage(1_000_000, 1_000_000), 6.0, 3.0),
@@ -92,6 +100,11 @@ def test_a_registered_price_that_has_ended_gives_way_to_the_table() -> None:
         ("anthropic", "claude-haiku-4-5-20251001", "claude-haiku-4-5"),
         ("anthropic", "claude-3-5-haiku-latest", "claude-3-5-haiku"),
         ("anthropic", "claude-sonnet-4-20250514", "claude-sonnet-4"),
+        ("anthropic", "claude-3-7-sonnet-latest", "claude-3-7-sonnet"),
+        ("anthropic", "claude-3-5-sonnet-20241022", "claude-3-5-sonnet"),
+        ("openai", "gpt-4-turbo-2024-04-09", "gpt-4-turbo"),
+        ("openai", "o3-mini-2025-01-31", "o3-mini"),
+        ("openai", "o1-2024-12-17", "o1"),
         ("gemini", "models/gemini-2.5-pro", "gemini-2.5-pro"),
         ("vertex", "gemini-3.1-pro-preview", "gemini-3.1-pro"),
     ],

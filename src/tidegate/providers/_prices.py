@@ -35,6 +35,11 @@ _GPT_6 = (
 _EMBEDDINGS = (
     "https://platform.openai.com/docs/pricing, as in public GitHub files 60368387976, 31474524636, read 2026-11-27"
 )
+_LISTED = (
+    "https://developers.openai.com/api/docs/pricing, as in model_prices_and_context_window_backup.json of litellm "
+    "1.110.2, read 2026-11-30"
+)
+_CLAUDE_3 = "https://docs.anthropic.com/en/docs/about-claude/pricing (cached, of Claude Opus 4.1), read 2026-11-30"
 _CLAUDE = (
     "https://www.anthropic.com/pricing#api, as in public GitHub files 70226893210 and 69449325582, read 2026-11-27"
 )
@@ -130,18 +135,35 @@ _OPENAI = (
     _row("gpt-4.1", 2.0, 0.5, 8.0),
     _row("gpt-4.1-mini", 0.4, 0.1, 1.6),
     _row("gpt-4.1-nano", 0.1, 0.025, 0.4),
+    _row("gpt-3.5-turbo", 0.5, None, 1.5, source=_LISTED),
+    _row("gpt-4-turbo", 10.0, None, 30.0, source=_LISTED),
+    _row("o1", 15.0, 7.5, 60.0, source=_LISTED),
+    _row("o1-pro", 150.0, None, 600.0, source=_LISTED),
     _row("o3", 2.0, 0.5, 8.0),
+    _row("o3-mini", 1.1, 0.55, 4.4, source=_LISTED),
+    _row("o3-pro", 20.0, None, 80.0, source=_LISTED),
     _row("o4-mini", 1.1, 0.275, 4.4),
     _row("gpt-5", 1.25, 0.125, 10.0),
+    _row("gpt-5-codex", 1.25, 0.125, 10.0, source=_LISTED),
+    _row("gpt-5-pro", 15.0, None, 120.0, source=_LISTED),
     _row("gpt-5-mini", 0.25, 0.025, 2.0),
     _row("gpt-5-nano", 0.05, 0.005, 0.4),
     _row("gpt-5.1", 1.25, 0.125, 10.0),
+    _row("gpt-5.1-codex", 1.25, 0.125, 10.0, source=_LISTED),
+    _row("gpt-5.1-codex-max", 1.25, 0.125, 10.0, source=_LISTED),
+    _row("gpt-5.1-codex-mini", 0.25, 0.025, 2.0, source=_LISTED),
     _row("gpt-5.2", 1.75, 0.175, 14.0),
+    _row("gpt-5.2-codex", 1.75, 0.175, 14.0, source=_LISTED),
+    _row("gpt-5.2-pro", 21.0, None, 168.0, source=_LISTED),
+    _row("gpt-5.3-codex", 1.75, 0.175, 14.0, source=_LISTED),
     _row("gpt-5.4", 2.5, 0.25, 15.0, None, 272_000, 5.0, 22.5),
     _row("gpt-5.4-mini", 0.75, 0.075, 4.5),
     _row("gpt-5.4-nano", 0.2, 0.02, 1.25),
+    _row("gpt-5.4-pro", 30.0, None, 180.0, None, 272_000, 60.0, 270.0, source=_LISTED),
     _row("gpt-5.5", 5.0, 0.5, 30.0, None, 272_000, 10.0, 45.0),
+    _row("gpt-5.5-pro", 30.0, None, 180.0, None, 272_000, 60.0, 270.0, source=_LISTED),
     _row("gpt-5.6-luna", 0.2, 0.02, 1.2, source=_GPT_6),
+    _row("gpt-5.6-sol", 4.0, 0.4, 20.0, 5.0, 272_000, 8.0, 30.0, source=_LISTED),
     _row("gpt-5.6-terra", 2.0, 0.2, 12.0, 2.5, 272_000, 4.0, 18.0),
     _row("gpt-6-astra", 10.0, 1.0, 50.0, None, 272_000, 20.0, 75.0, source=_GPT_6),
     _row("gpt-6-luna", 0.1, 0.01, 0.5, source=_GPT_6),
@@ -152,6 +174,9 @@ _OPENAI = (
     _row("text-embedding-3-large", 0.13, None, 0.0, source=_EMBEDDINGS),
 )
 _ANTHROPIC = (
+    _row("claude-3-haiku", 0.25, 0.03, 1.25, 0.3, source=_CLAUDE_3),
+    _row("claude-3-5-sonnet", 3.0, 0.3, 15.0, 3.75, source=_CLAUDE_3),
+    _row("claude-3-7-sonnet", 3.0, 0.3, 15.0, 3.75, source=_CLAUDE_3),
     _row("claude-3-5-haiku", 0.8, 0.08, 4.0, 1.0),
     _row("claude-opus-4", 15.0, 1.5, 75.0, 18.75),
     _row("claude-opus-4-0", 15.0, 1.5, 75.0, 18.75),
