@@ -106,16 +106,16 @@ def test_one_more_than_the_ceiling_is_tried_by_one_attempt_at_a_time(
 ) -> None:
     played = silent(limit, made, facts)
     tried: list[float] = []
-    seen, before = 0, INFINITY
+    seen, ceiling, changed_at = 0, INFINITY, 0.0
 
     def watch(played: World) -> None:
-        nonlocal seen, before
-        ceiling = admission_of(played).concurrency.ceiling
-        for sending in played.sends[seen:]:
-            # A ceiling that was set after it, at the same instant, does not hold for it.
-            if sending.permit.in_flight > max(before, ceiling):
-                tried.append(sending.at)
-        seen, before = len(played.sends), ceiling
+        nonlocal seen, ceiling, changed_at
+        if ceiling != admission_of(played).concurrency.ceiling:
+            ceiling, changed_at = admission_of(played).concurrency.ceiling, played.now
+        # Those admitted at the instant of the change may have come before it.
+        new = [each for each in played.sends[seen:] if each.permit.sent_at > changed_at]
+        tried.extend(each.at for each in new if each.permit.in_flight > ceiling)
+        seen = len(played.sends)
 
     played.watch = watch
     played.run()
