@@ -12,7 +12,7 @@ import pytest
 from conformance.never_worse import servers
 from conformance.never_worse.__main__ import main, play
 from conformance.never_worse.catalogue import PROGRAMS, ROWS, Row
-from conformance.never_worse.judging import Ended, ended_of, worse
+from conformance.never_worse.judging import Ended, alike, ended_of, worse
 
 PLAIN = Ended(30, 40, {"RateLimitError": 10}, 0, 10.0, frozenset())
 WHOLE = PLAIN._replace(answered=40, errors={})
@@ -50,12 +50,48 @@ def test_an_error_that_no_wait_cures_shows_soon_after_plain_shows_it() -> None:
     assert worse(PLAIN, PLAIN._replace(seconds=42.0), hopeless=True) == ["42.0 s, plain 10.0 s"]
 
 
+def test_the_words_of_an_exception_are_compared_without_what_differs_between_runs() -> None:
+    said = {
+        "plain": "RateLimitError: Error code: 429 - try again in 1.25s (req_1a2b3c at 127.0.0.1:4101), 3 attempts",
+        "alike": "RateLimitError: Error code: 429 - try again in 0.5s (req_99 at 127.0.0.1:5999), 5 attempts",
+        "other": "RateLimitError: Error code: 503 - try again in 1.25s (req_1a2b3c at 127.0.0.1:4101), 3 attempts",
+        "ours": "RateLimitError: Error code: 429 - tidegate: no request was sent: it waited 2.0 s of max_wait = 2 s.",
+    }
+    runs = {name: PLAIN._replace(messages=frozenset({alike(text)})) for name, text in said.items()}
+    assert worse(runs["plain"], runs["alike"], hopeless=False) == []
+    assert worse(runs["plain"], runs["ours"], hopeless=False) == []
+    (reason,) = worse(runs["plain"], runs["other"], hopeless=False)
+    assert reason.startswith("raises with other words 'RateLimitError: Error code: 503")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("at 0x7f12ab", "at 0x99"),
+        ("id 123e4567-e89b-12d3-a456-426614174000", "id 00000000-e89b-12d3-a456-426614174fff"),
+        ("HTTPConnectionPool(host='127.0.0.1', port=81)", "HTTPConnectionPool(host='127.0.0.1', port=82)"),
+        ("reset at 2026-01-01T10:00:00Z", "reset at 2026-01-01T10:00:07.5Z"),
+        ("retry after Wed, 21 Oct 2015 07:28:00 GMT", "retry after Wed, 21 Oct 2015 07:29:00 GMT"),
+        ("(reached max retries: 4)", "(reached max retries: 2)"),
+    ],
+)
+def test_what_differs_between_runs_is_alike(one: str, other: str) -> None:
+    assert alike(one) == alike(other)
+
+
+def test_statuses_and_codes_differ() -> None:
+    assert len({alike(f"Error code: {status}") for status in (400, 429, 503)}) == 3
+
+
 def test_a_report_and_the_trouble_on_standard_error_are_read() -> None:
-    told = {"rows": 3, "answered": 1, "errors": {"E": 2}, "messages": ["no"], "seconds": 2.5}
-    complaints = "tidegate: 3 calls\nTraceback (most recent call last):\nValueError: at 0x7f12\n"
+    told = {"rows": 3, "answered": 1, "errors": {"E": 2}, "messages": ["E: no"], "seconds": 2.5}
+    complaints = (
+        "tidegate: 3 calls\nTraceback (most recent call last):\nValueError: at 0x7f12\na.py:3: UserWarning: no\n"
+    )
     ended = ended_of("x\nNEVER_WORSE " + json.dumps(told) + "\n", complaints, 1, 9.0, 7)
     assert (ended.answered, ended.rows, ended.errors, ended.seconds, ended.requests) == (1, 3, {"E": 2}, 2.5, 7)
-    assert ended.said == {"Traceback (most recent call last):", "ValueError: at 0"}
+    assert ended.messages == {"E: no"}
+    assert ended.said == {"Traceback (most recent call last):", "ValueError: at 0x0", "a.py:N: UserWarning: no"}
 
 
 def test_the_catalogue_names_programs_that_exist_and_has_sixty_of_them() -> None:

@@ -20,11 +20,38 @@ REPORT = "NEVER_WORSE "
 """First word of the line in which a program reports its rows."""
 
 
+OWN_ANSWER = "tidegate: no request was sent"
+"""Words of the answer that tidegate makes itself for a call that may wait no longer. Source: docs/waiting.md."""
+
+CHANGING = (
+    (r"0x[0-9a-f]+", "0x0"),
+    (r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b", "ID"),
+    (r"\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b", "ID"),
+    (r"\b((?:req|resp|msg|chatcmpl|call)[-_])\w+", r"\1ID"),
+    (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?", "TIME"),
+    (r"\b\w{3}, \d+ \w{3} \d{4} \d\d:\d\d:\d\d GMT", "TIME"),
+    (r"\b(127\.0\.0\.1|localhost)(:\d+|', port=\d+|', \d+)", r"\1:PORT"),
+    (r"\b\d+(\.\d+)? ?(ms|s|m|h|seconds?|minutes?|milliseconds?)\b", "TIME"),
+    (r"\d+\.\d+", "TIME"),
+    (r"\b\d+ (attempt|retr|tr(y|ies)|time)", r"N \1"),
+    (r"\b(attempts?|retries|tries|Max Retries)([:= (]+)\d+", r"\1\2N"),
+    (r"(?<=\.py:)\d+|(?<=, line )\d+", "N"),
+    (r"(?<=/)tmp/\w+", "tmp/NAME"),
+)
+"""What differs between two runs of one program, and what stands for it: identities, addresses, times and counts of
+attempts. Statuses and codes stay."""
+
+
+TROUBLE = r"Traceback|Exception ignored|Fatal|Segmentation|(\S+:\d+: )?\S*(Error|Exception|Warning)\b"
+"""How a line of standard error begins that tells of trouble; Python writes the place before a warning."""
+
+
 class Ended(NamedTuple):
     """What a user sees of one run of a program.
 
-    `errors` counts the exceptions that the program caught by type. `said` holds the lines of standard error that tell
-    of trouble. `exit_code` is None for a run that was stopped at its time limit.
+    `errors` counts the exceptions that the program caught by type; `messages` holds their types and texts, as `alike`
+    leaves them. `said` holds the lines of standard error that tell of trouble. `exit_code` is None for a run that was
+    stopped at its time limit.
     """
 
     answered: int
@@ -34,26 +61,33 @@ class Ended(NamedTuple):
     seconds: float
     said: frozenset[str]
     requests: int = 0
-    messages: tuple[str, ...] = ()
+    messages: frozenset[str] = frozenset()
 
 
 def ended_of(output: str, complaints: str, exit_code: int | None, seconds: float, requests: int) -> Ended:
     """Return what a run came to, from its output and standard error."""
-    answered, rows, errors, messages = 0, 0, {}, ()
+    answered, rows, errors, messages = 0, 0, {}, frozenset[str]()
     for line in output.splitlines():
         if line.startswith(REPORT):
             told = json.loads(line.removeprefix(REPORT))
             answered, rows, errors = told["answered"], told["rows"], told["errors"]
             seconds = told.get("seconds") or seconds
-            messages = tuple(told["messages"])
+            messages = frozenset(map(alike, told["messages"]))
     return Ended(answered, rows, errors, exit_code, seconds, frozenset(_trouble(complaints)), requests, messages)
+
+
+def alike(text: str) -> str:
+    """Return a text without what differs between two runs."""
+    for pattern, word in CHANGING:
+        text = re.sub(pattern, word, text, flags=re.IGNORECASE)
+    return text
 
 
 def _trouble(complaints: str) -> Iterable[str]:
     """Yield the lines of standard error that tell of trouble, without what differs between two runs."""
     for line in complaints.splitlines():
-        if re.match(r"(Traceback|Exception ignored|Fatal|Segmentation|\S*(Error|Exception|Warning)\b)", line.strip()):
-            yield re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "0", line.strip())[:80]
+        if re.match(f"({TROUBLE})", line.strip()):
+            yield alike(line.strip())[:80]
 
 
 def worse(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
@@ -76,6 +110,11 @@ def worse(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
     fresh = sorted(governed.errors.keys() - plain.errors.keys())
     if fresh:
         reasons.append(f"raises {', '.join(fresh)}")
+    known = {message.partition(": ")[0] for message in plain.messages}
+    said = {each for each in governed.messages - plain.messages if OWN_ANSWER not in each}
+    fresh = sorted(each for each in said if each.partition(": ")[0] in known)
+    if fresh:
+        reasons.append(f"raises with other words {fresh[0]!r}")
     fresh = sorted(governed.said - plain.said)
     if fresh:
         reasons.append(f"writes {fresh[0]!r}")

@@ -43,7 +43,7 @@ def report(rows: Iterable[Any]) -> None:
         "rows": len(rows),
         "answered": len(rows) - len(errors),
         "errors": Counter(type(error).__name__ for error in errors),
-        "messages": sorted({" ".join(str(error).split())[:120] for error in errors})[:4],
+        "messages": sorted({f"{type(error).__name__}: {' '.join(str(error).split())[:300]}" for error in errors}),
         "seconds": time.monotonic() - BEGAN,
     }
     print("\nNEVER_WORSE " + json.dumps(told), flush=True)
