@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +42,12 @@ DEADLINE = 300.0
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended, and what it printed."""
+    """How a command ended, what it printed, and the `seconds` of its process."""
 
     exit_code: int
     output: str
     complaints: str
+    seconds: float
 
     @property
     def governed(self) -> int:
@@ -164,6 +166,7 @@ def _surroundings(environment: Environment, home: str, url: str) -> dict[str, st
 
 
 def _run(command: Sequence[str], folder: Path, surroundings: dict[str, str]) -> CommandResult:
+    began = time.monotonic()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             command,
@@ -183,7 +186,7 @@ def _run(command: Sequence[str], folder: Path, surroundings: dict[str, str]) -> 
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        return CommandResult(exit_code, _text(output), _text(complaints))
+        return CommandResult(exit_code, _text(output), _text(complaints), time.monotonic() - began)
 
 
 def _text(file: IO[bytes]) -> str:

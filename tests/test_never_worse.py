@@ -45,6 +45,12 @@ def test_time_counts_where_plain_answers_every_row() -> None:
     assert worse(PLAIN, late, hopeless=False) == []
 
 
+def test_the_start_and_the_end_of_the_process_count_too() -> None:
+    begun = WHOLE._replace(process=10.5)
+    assert worse(begun, begun._replace(process=12.0), hopeless=False) == []
+    assert worse(begun, begun._replace(process=13.0), hopeless=False) == ["process of 13.0 s, plain 10.5 s"]
+
+
 def test_an_error_that_no_wait_cures_shows_soon_after_plain_shows_it() -> None:
     assert worse(PLAIN, PLAIN._replace(seconds=41.0), hopeless=True) == []
     assert worse(PLAIN, PLAIN._replace(seconds=42.0), hopeless=True) == ["42.0 s, plain 10.0 s"]
@@ -89,7 +95,8 @@ def test_a_report_and_the_trouble_on_standard_error_are_read() -> None:
         "tidegate: 3 calls\nTraceback (most recent call last):\nValueError: at 0x7f12\na.py:3: UserWarning: no\n"
     )
     ended = ended_of("x\nNEVER_WORSE " + json.dumps(told) + "\n", complaints, 1, 9.0, 7)
-    assert (ended.answered, ended.rows, ended.errors, ended.seconds, ended.requests) == (1, 3, {"E": 2}, 2.5, 7)
+    assert (ended.answered, ended.rows, ended.errors, ended.requests) == (1, 3, {"E": 2}, 7)
+    assert (ended.seconds, ended.process) == (2.5, 9.0)
     assert ended.messages == {"E: no"}
     assert ended.said == {"Traceback (most recent call last):", "ValueError: at 0x0", "a.py:N: UserWarning: no"}
 

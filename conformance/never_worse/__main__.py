@@ -23,7 +23,7 @@ from conformance.never_worse.stub import Stub
 from conformance.programs import environment, finish
 
 MODES = ("plain", "wrapped", "run")
-HEADER = ("program", "", "answered", "of", "exit", "seconds", "requests", "errors", "")
+HEADER = ("program", "", "answered", "of", "exit", "seconds", "process", "requests", "errors", "")
 
 
 def play(row: Row, mode: str) -> Ended:
@@ -59,13 +59,13 @@ def cells(name: str, mode: str, ended: Ended, reasons: Iterable[str]) -> list[st
     """Return a line of the table."""
     errors = ", ".join(f"{count} {kind}" for kind, count in sorted(ended.errors.items()))
     exit_code = "stopped" if ended.exit_code is None else str(ended.exit_code)
-    counts = [str(ended.answered), str(ended.rows), exit_code, f"{ended.seconds:.1f}", str(ended.requests)]
-    return [name, mode, *counts, errors[:60], "; ".join(reasons)]
+    counts = [str(ended.answered), str(ended.rows), exit_code, f"{ended.seconds:.1f}", f"{ended.process:.1f}"]
+    return [name, mode, *counts, str(ended.requests), errors[:60], "; ".join(reasons)]
 
 
 def is_noisy(reason: str, plain: Ended) -> bool:
     """Return whether chance may be the reason: seconds, or the rows of a program that plain does not answer whole."""
-    return " s, plain " in reason or ("rows answered" in reason and plain.answered < plain.rows)
+    return "s, plain " in reason or ("rows answered" in reason and plain.answered < plain.rows)
 
 
 def compare(row: Row) -> tuple[list[list[str]], bool]:
@@ -100,8 +100,8 @@ def compare_framework(name: str) -> tuple[list[list[str]], bool]:
         # A framework may take the text of an error for an answer: the rows that are right count.
         answered = done.outcome.right if done.outcome is not None else 0
         code, requests = done.said.exit_code, done.truth.total.received
-        trouble = ended_of("", done.said.complaints, code, done.seconds, requests)
-        ended[mode] = trouble._replace(answered=answered, rows=done.wanted)
+        trouble = ended_of("", done.said.complaints, code, done.said.seconds, requests)
+        ended[mode] = trouble._replace(answered=answered, rows=done.wanted, seconds=done.seconds)
         reasons = worse(ended["plain"], ended[mode], hopeless=False) if mode == "run" else []
         lines.append(cells(name if mode == "plain" else "", mode, ended[mode], reasons or ["ok"] * (mode == "run")))
         print(" | ".join(lines[-1]), flush=True)

@@ -51,7 +51,7 @@ class Ended(NamedTuple):
 
     `errors` counts the exceptions that the program caught by type; `messages` holds their types and texts, as `alike`
     leaves them. `said` holds the lines of standard error that tell of trouble. `exit_code` is None for a run that was
-    stopped at its time limit.
+    stopped at its time limit. `seconds` end when the program reports its rows, `process` when its process is gone.
     """
 
     answered: int
@@ -62,18 +62,21 @@ class Ended(NamedTuple):
     said: frozenset[str]
     requests: int = 0
     messages: frozenset[str] = frozenset()
+    process: float = 0.0
 
 
-def ended_of(output: str, complaints: str, exit_code: int | None, seconds: float, requests: int) -> Ended:
-    """Return what a run came to, from its output and standard error."""
+def ended_of(output: str, complaints: str, exit_code: int | None, process: float, requests: int) -> Ended:
+    """Return what a run came to, from its output, its standard error and the seconds of its process."""
+    seconds = process
     answered, rows, errors, messages = 0, 0, {}, frozenset[str]()
     for line in output.splitlines():
         if line.startswith(REPORT):
             told = json.loads(line.removeprefix(REPORT))
             answered, rows, errors = told["answered"], told["rows"], told["errors"]
-            seconds = told.get("seconds") or seconds
+            seconds = told["seconds"]
             messages = frozenset(map(alike, told["messages"]))
-    return Ended(answered, rows, errors, exit_code, seconds, frozenset(_trouble(complaints)), requests, messages)
+    trouble = frozenset(_trouble(complaints))
+    return Ended(answered, rows, errors, exit_code, seconds, trouble, requests, messages, process)
 
 
 def alike(text: str) -> str:
@@ -95,6 +98,24 @@ def worse(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
 
     `hopeless` says that the errors of this program are such that no wait can cure them.
     """
+    return [*unlike(plain, governed), *late(plain, governed, hopeless)]
+
+
+def late(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
+    """Return the reasons of time: until the program reports its rows, and until its process is gone."""
+    if not hopeless and not plain.answered == plain.rows > 0:
+        return []
+    more = TIME_ALLOWANCE_SECONDS + hopeless * HOPELESS_ALLOWANCE_SECONDS
+    reasons = []
+    if governed.seconds > TIME_FACTOR * plain.seconds + more:
+        reasons.append(f"{governed.seconds:.1f} s, plain {plain.seconds:.1f} s")
+    if governed.process > TIME_FACTOR * plain.process + more:
+        reasons.append(f"process of {governed.process:.1f} s, plain {plain.process:.1f} s")
+    return reasons
+
+
+def unlike(plain: Ended, governed: Ended) -> list[str]:
+    """Return the reasons that no chance of a clock explains: rows, exit code, exceptions and standard error."""
     reasons = []
     if governed.answered < plain.answered:
         reasons.append(f"{governed.answered} rows answered, plain {plain.answered}")
@@ -102,11 +123,6 @@ def worse(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
         reasons.append("did not end")
     elif governed.exit_code != plain.exit_code and not (governed.exit_code == 0 and governed.answered > plain.answered):
         reasons.append(f"exit code {governed.exit_code}, plain {plain.exit_code}")
-    bound = TIME_FACTOR * plain.seconds + TIME_ALLOWANCE_SECONDS
-    if hopeless:
-        bound += HOPELESS_ALLOWANCE_SECONDS
-    if (hopeless or plain.answered == plain.rows > 0) and governed.seconds > bound:
-        reasons.append(f"{governed.seconds:.1f} s, plain {plain.seconds:.1f} s")
     fresh = sorted(governed.errors.keys() - plain.errors.keys())
     if fresh:
         reasons.append(f"raises {', '.join(fresh)}")
