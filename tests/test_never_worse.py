@@ -39,10 +39,24 @@ def test_what_a_user_sees_must_not_be_worse(governed: Ended, reason: str) -> Non
 
 
 def test_time_counts_where_plain_answers_every_row() -> None:
-    late = WHOLE._replace(seconds=13.0)
-    assert worse(WHOLE, late, hopeless=False) == ["13.0 s, plain 10.0 s"]
+    assert worse(WHOLE, WHOLE._replace(seconds=13.0), hopeless=False) == ["13.0 s, plain 10.0 s"]
     assert worse(WHOLE, WHOLE._replace(seconds=11.4), hopeless=False) == []
-    assert worse(PLAIN, late, hopeless=False) == []
+
+
+def test_rows_that_plain_loses_may_take_their_time_and_the_others_not() -> None:
+    early, late = (*[9.0] * 29, 11.4, *[80.0] * 10), (*[9.0] * 29, 11.6, *[80.0] * 10)
+    assert worse(PLAIN, WHOLE._replace(seconds=80.0, times=early), hopeless=False) == []
+    assert worse(PLAIN, WHOLE._replace(seconds=80.0, times=late), hopeless=False) == [
+        "30 rows took 11.6 s, plain 10.0 s"
+    ]
+    none = PLAIN._replace(answered=0)
+    assert worse(none, WHOLE._replace(seconds=80.0, times=late), hopeless=False) == []
+
+
+def test_a_run_that_gains_no_row_shows_its_errors_soon_after_plain_shows_them() -> None:
+    assert worse(PLAIN, PLAIN._replace(seconds=41.0), hopeless=False) == []
+    assert worse(PLAIN, PLAIN._replace(seconds=42.0), hopeless=False) == ["42.0 s, plain 10.0 s"]
+    assert worse(PLAIN, PLAIN._replace(process=42.0), hopeless=False) == ["process of 42.0 s, plain 0.0 s"]
 
 
 def test_the_start_and_the_end_of_the_process_count_too() -> None:
@@ -90,13 +104,13 @@ def test_statuses_and_codes_differ() -> None:
 
 
 def test_a_report_and_the_trouble_on_standard_error_are_read() -> None:
-    told = {"rows": 3, "answered": 1, "errors": {"E": 2}, "messages": ["E: no"], "seconds": 2.5}
+    told = {"rows": 3, "answered": 1, "errors": {"E": 2}, "messages": ["E: no"], "seconds": 2.5, "times": [2, 1]}
     complaints = (
         "tidegate: 3 calls\nTraceback (most recent call last):\nValueError: at 0x7f12\na.py:3: UserWarning: no\n"
     )
     ended = ended_of("x\nNEVER_WORSE " + json.dumps(told) + "\n", complaints, 1, 9.0, 7)
     assert (ended.answered, ended.rows, ended.errors, ended.requests) == (1, 3, {"E": 2}, 7)
-    assert (ended.seconds, ended.process) == (2.5, 9.0)
+    assert (ended.seconds, ended.process, ended.times) == (2.5, 9.0, (1, 2))
     assert ended.messages == {"E: no"}
     assert ended.said == {"Traceback (most recent call last):", "ValueError: at 0x0", "a.py:N: UserWarning: no"}
 
@@ -112,6 +126,8 @@ def test_a_program_is_played_plain_wrapped_and_under_run() -> None:
     for mode in ("plain", "wrapped", "run"):
         ended = play(row, mode)
         assert (ended.answered, ended.rows, ended.exit_code, ended.requests) == (4, 4, 0, 4)
+        assert len(ended.times) == 4
+        assert ended.times[-1] <= ended.seconds <= ended.process
 
 
 def test_a_server_of_resets_and_one_that_is_never_up_are_errors_of_the_sdk() -> None:

@@ -101,7 +101,10 @@ def compare_framework(name: str) -> tuple[list[list[str]], bool]:
         answered = done.outcome.right if done.outcome is not None else 0
         code, requests = done.said.exit_code, done.truth.total.received
         trouble = ended_of("", done.said.complaints, code, done.said.seconds, requests)
-        ended[mode] = trouble._replace(answered=answered, rows=done.wanted, seconds=done.seconds)
+        # Admissions stand for the answers that followed them: the program itself tells no times.
+        times = tuple(at - done.truth.admitted_at[0] for at in done.truth.admitted_at)
+        times = times[framework.requests(1) - 1 :: framework.per_row]
+        ended[mode] = trouble._replace(answered=answered, rows=done.wanted, seconds=done.seconds, times=times)
         reasons = worse(ended["plain"], ended[mode], hopeless=False) if mode == "run" else []
         lines.append(cells(name if mode == "plain" else "", mode, ended[mode], reasons or ["ok"] * (mode == "run")))
         print(" | ".join(lines[-1]), flush=True)

@@ -52,6 +52,7 @@ class Ended(NamedTuple):
     `errors` counts the exceptions that the program caught by type; `messages` holds their types and texts, as `alike`
     leaves them. `said` holds the lines of standard error that tell of trouble. `exit_code` is None for a run that was
     stopped at its time limit. `seconds` end when the program reports its rows, `process` when its process is gone.
+    `times` has the seconds at which rows were answered, in order, where the program tells them.
     """
 
     answered: int
@@ -63,20 +64,21 @@ class Ended(NamedTuple):
     requests: int = 0
     messages: frozenset[str] = frozenset()
     process: float = 0.0
+    times: tuple[float, ...] = ()
 
 
 def ended_of(output: str, complaints: str, exit_code: int | None, process: float, requests: int) -> Ended:
     """Return what a run came to, from its output, its standard error and the seconds of its process."""
-    seconds = process
+    seconds, times = process, ()
     answered, rows, errors, messages = 0, 0, {}, frozenset[str]()
     for line in output.splitlines():
         if line.startswith(REPORT):
             told = json.loads(line.removeprefix(REPORT))
             answered, rows, errors = told["answered"], told["rows"], told["errors"]
-            seconds = told["seconds"]
+            seconds, times = told["seconds"], tuple(sorted(told["times"]))
             messages = frozenset(map(alike, told["messages"]))
     trouble = frozenset(_trouble(complaints))
-    return Ended(answered, rows, errors, exit_code, seconds, trouble, requests, messages, process)
+    return Ended(answered, rows, errors, exit_code, seconds, trouble, requests, messages, process, times)
 
 
 def alike(text: str) -> str:
@@ -102,14 +104,26 @@ def worse(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
 
 
 def late(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
-    """Return the reasons of time: until the program reports its rows, and until its process is gone."""
-    if not hopeless and not plain.answered == plain.rows > 0:
-        return []
-    more = TIME_ALLOWANCE_SECONDS + hopeless * HOPELESS_ALLOWANCE_SECONDS
+    """Return the reasons of time: until the program reports its rows, and until its process is gone.
+
+    Rows that only the governed run answers may take their time, because plain answers them never. The others may not:
+    as many rows as plain answers must be answered in plain's time. A run that answers no more rows than plain has only
+    errors to wait for, and may take `HOPELESS_ALLOWANCE_SECONDS` for them.
+    """
+    whole = plain.answered == plain.rows > 0
+    gains = governed.answered > plain.answered
+    bound = TIME_FACTOR * plain.seconds + TIME_ALLOWANCE_SECONDS
     reasons = []
-    if governed.seconds > TIME_FACTOR * plain.seconds + more:
+    if 0 < plain.answered <= len(governed.times) and not (hopeless or whole):
+        last = governed.times[plain.answered - 1]
+        if last > bound:
+            reasons.append(f"{plain.answered} rows took {last:.1f} s, plain {plain.seconds:.1f} s")
+    if gains and not hopeless:
+        return reasons
+    more = 0.0 if whole and not hopeless else HOPELESS_ALLOWANCE_SECONDS
+    if governed.seconds > bound + more:
         reasons.append(f"{governed.seconds:.1f} s, plain {plain.seconds:.1f} s")
-    if governed.process > TIME_FACTOR * plain.process + more:
+    if governed.process > TIME_FACTOR * plain.process + TIME_ALLOWANCE_SECONDS + more:
         reasons.append(f"process of {governed.process:.1f} s, plain {plain.process:.1f} s")
     return reasons
 

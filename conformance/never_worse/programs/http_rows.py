@@ -28,23 +28,14 @@ def with_requests() -> None:
 
 
 def with_httpx(library: Any) -> None:
-    import asyncio
+    client = govern(library.AsyncClient(timeout=60))
 
-    async def every() -> list[Any]:
-        async with govern(library.AsyncClient(timeout=60)) as client:
+    async def ask(row: int) -> object:
+        answer = await client.post(URL, json=body(row), headers=HEADERS)
+        answer.raise_for_status()
+        return answer.json()
 
-            async def ask(row: int) -> object:
-                answer = await client.post(URL, json=body(row), headers=HEADERS)
-                answer.raise_for_status()
-                return answer.json()
-
-            from kit import ROWS
-
-            return await asyncio.gather(*(ask(row) for row in range(ROWS)), return_exceptions=True)
-
-    from kit import report
-
-    report(asyncio.run(every()))
+    gather(ask)
 
 
 def with_aiohttp() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 ROWS = int(os.environ.get("ROWS", "40"))
 SERVER = os.environ.get("SERVER", "http://127.0.0.1:1")
 BEGAN = time.monotonic()
+TIMES: list[float] = []
 
 
 def text(row: int) -> str:
@@ -35,6 +36,12 @@ def govern(client: Any) -> Any:
     return tidegate.wrap(client)
 
 
+def kept(answer: Any) -> Any:
+    """Return an answer, and remember when it came."""
+    TIMES.append(time.monotonic() - BEGAN)
+    return answer
+
+
 def report(rows: Iterable[Any]) -> None:
     """Print what became of the rows: answers and exceptions."""
     rows = list(rows)
@@ -45,6 +52,7 @@ def report(rows: Iterable[Any]) -> None:
         "errors": Counter(type(error).__name__ for error in errors),
         "messages": sorted({f"{type(error).__name__}: {' '.join(str(error).split())[:300]}" for error in errors}),
         "seconds": time.monotonic() - BEGAN,
+        "times": [round(each, 3) for each in TIMES],
     }
     print("\nNEVER_WORSE " + json.dumps(told), flush=True)
 
@@ -57,7 +65,7 @@ def gather(ask: Callable[[int], Awaitable[Any]], at_once: int = ROWS) -> None:
 
         async def one(row: int) -> Any:
             async with bound:
-                return await ask(row)
+                return kept(await ask(row))
 
         return await asyncio.gather(*(one(row) for row in range(ROWS)), return_exceptions=True)
 
@@ -78,7 +86,7 @@ def loop(ask: Callable[[int], Any]) -> None:
 def caught(ask: Callable[[int], Any], row: int) -> Any:
     """Return the answer to a row, or its exception."""
     try:
-        return ask(row)
+        return kept(ask(row))
     except Exception as error:
         return error
 

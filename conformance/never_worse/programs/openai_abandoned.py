@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 
 import openai
-from kit import ROWS, SERVER, govern, option, report, text
+from kit import ROWS, SERVER, govern, kept, option, report, text
 
 SECONDS = float(option(1, "4"))
 STOP = time.monotonic() + 60.0
@@ -24,7 +24,7 @@ def main() -> None:
         while time.monotonic() < STOP:
             pool = ThreadPoolExecutor(1)
             try:
-                return pool.submit(call, row).result(timeout=SECONDS)
+                return kept(pool.submit(call, row).result(timeout=SECONDS))
             except Late:
                 pool.shutdown(wait=False)
             except openai.RateLimitError:
