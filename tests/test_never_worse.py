@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from conformance.never_worse import servers
-from conformance.never_worse.__main__ import main, play
+from conformance.never_worse.__main__ import compare, main, play
 from conformance.never_worse.catalogue import PROGRAMS, ROWS, Row
-from conformance.never_worse.judging import Ended, alike, ended_of, worse
+from conformance.never_worse.judging import Ended, alike, ended_of, late, unlike
+
+
+def worse(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
+    return [*unlike(plain, governed), *late(plain, governed, hopeless)]
+
 
 PLAIN = Ended(30, 40, {"RateLimitError": 10}, 0, 10.0, frozenset())
 WHOLE = PLAIN._replace(answered=40, errors={})
@@ -113,6 +118,28 @@ def test_a_report_and_the_trouble_on_standard_error_are_read() -> None:
     assert (ended.seconds, ended.process, ended.times) == (2.5, 9.0, (1, 2))
     assert ended.messages == {"E: no"}
     assert ended.said == {"Traceback (most recent call last):", "ValueError: at 0x0", "a.py:N: UserWarning: no"}
+
+
+@pytest.mark.parametrize(
+    ("runs", "failed"),
+    [
+        ({"plain": [WHOLE, WHOLE], "run": [WHOLE._replace(seconds=20.0), WHOLE]}, False),
+        (
+            {"plain": [WHOLE, WHOLE._replace(process=20.0, seconds=20.0)], "run": [WHOLE._replace(seconds=20.0)] * 2},
+            False,
+        ),
+        ({"plain": [WHOLE, WHOLE], "run": [WHOLE._replace(seconds=20.0)] * 2}, True),
+        ({"plain": [PLAIN], "run": [PLAIN._replace(answered=29)]}, True),
+        ({"plain": [PLAIN], "run": [PLAIN._replace(answered=29, seconds=90.0)]}, True),
+        ({"plain": [WHOLE, WHOLE], "run": [WHOLE._replace(seconds=20.0), WHOLE._replace(answered=39)]}, True),
+    ],
+)
+def test_only_a_late_run_has_a_second_try(runs: dict[str, list[Ended]], failed: bool) -> None:
+    left = {mode: list(ends) for mode, ends in runs.items()}
+    lines, worse_than_plain = compare("row", ("plain", "run"), lambda mode: left[mode].pop(0), False)
+    assert worse_than_plain == failed
+    assert not any(left.values())
+    assert (lines[1][-1] == "ok") != failed
 
 
 def test_the_catalogue_names_programs_that_exist_and_has_sixty_of_them() -> None:

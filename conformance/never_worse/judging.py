@@ -95,14 +95,6 @@ def _trouble(complaints: str) -> Iterable[str]:
             yield alike(line.strip())[:80]
 
 
-def worse(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
-    """Return the reasons why a governed run is worse than the plain one; none if it is at least as good.
-
-    `hopeless` says that the errors of this program are such that no wait can cure them.
-    """
-    return [*unlike(plain, governed), *late(plain, governed, hopeless)]
-
-
 def late(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
     """Return the reasons of time: until the program reports its rows, and until its process is gone.
 
