@@ -28,7 +28,7 @@ test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) $
 	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
 	$(ENVS)/browser/bin/python -m pytest -m real tests/browser
 	$(ENVS)/test/bin/python -m pytest -m real tests/node
-	$(ENVS)/test/bin/python -m conformance.never_worse --short
+	$(ENVS)/test/bin/python -m conformance.never_worse --short --lanes 2
 
 # The pictures of docs/page.md, from the browser tests.
 docs-shots: $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE)
@@ -106,7 +106,7 @@ suites:
 # Programs without tidegate, wrapped and under `tidegate run`, against the same servers: none may be worse with it.
 # The programs of `make frameworks` are among them. NAMES takes some.
 never-worse: $(ENVS)/test/ready
-	$(ENVS)/test/bin/python -m conformance.never_worse $(if $(NAMES),$(NAMES),--frameworks)
+	$(ENVS)/test/bin/python -m conformance.never_worse $(if $(NAMES),$(NAMES),--lanes 2 --frameworks)
 
 # Rate limiters of other people without tidegate and with it. NAMES takes some, LIMITERS is for options (--repeat 3).
 # The first run installs those of Debian, and makes environments for the others.

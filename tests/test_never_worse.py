@@ -164,6 +164,15 @@ def test_a_server_of_resets_and_one_that_is_never_up_are_errors_of_the_sdk() -> 
         assert play(row, "plain").errors == {"APIConnectionError": 2}
 
 
+@pytest.mark.parametrize("seconds", ["1e-9", "0.5"])
+def test_a_run_whose_time_is_over_fails_and_names_what_has_not_run(
+    seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--within", seconds, "--lanes", "2", "starts-late", "calm-long-answers"]) == 1
+    said = capsys.readouterr().out
+    assert f"{float(seconds):g} s were over before starts-late, calm-long-answers had run" in said
+
+
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["nothing"])

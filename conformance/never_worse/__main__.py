@@ -1,17 +1,21 @@
 """Every program plain, wrapped and under `tidegate run`, against servers of the same kind.
 
-    python -m conformance.never_worse [--short] [--frameworks] [NAME ...]
+    python -m conformance.never_worse [--short] [--frameworks] [--lanes N] [--within SECONDS] [NAME ...]
 
-Exit code 1 where a program is worse with tidegate than without. `--short` plays a part of the rows, in minutes.
-`--frameworks` plays the programs of `conformance.frameworks` too, each in its own environment.
+Exit code 1 where a program is worse with tidegate than without. `--short` plays a part of the rows, in three minutes at
+most. `--frameworks` plays the programs of `conformance.frameworks` too, each in its own environment. `--lanes` plays so
+many programs at once. `--within` ends the run after so many seconds; a program that has not run then is a failure.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -24,13 +28,23 @@ from conformance.never_worse.stub import Stub
 from conformance.programs import environment, finish
 
 MODES = ("plain", "wrapped", "run")
+SHORT_SECONDS = 180.0
+"""Most seconds of the short form, unless `--within` says otherwise. Source: what `make test-real` may take."""
+
 HEADER = ("program", "", "answered", "of", "exit", "seconds", "process", "requests", "errors", "")
 
 KNOWN = {row.name: row for row in ROWS}
 
 
-def play(row: Row, mode: str) -> Ended:
-    """Run a program once against a new server."""
+class OutOfTimeError(Exception):
+    """The seconds of `--within` are over."""
+
+
+def play(row: Row, mode: str, ends: float = math.inf) -> Ended:
+    """Run a program once against a new server; `ends` is the instant at which the whole run is over."""
+    left = ends - time.monotonic()
+    if left <= 0.0:
+        raise OutOfTimeError
     with Stub(row.server(), row.delay) as server, tempfile.TemporaryDirectory() as home:
         given = {
             "SERVER": row.address or server.url,
@@ -49,7 +63,9 @@ def play(row: Row, mode: str) -> Ended:
         command = [sys.executable, *program, *rest]
         if mode == "run":
             command = [str(Path(sys.executable).with_name("tidegate")), "run", "--", *command]
-        ended = finish(command, environment(given | dict(row.settings)), row.seconds, PROGRAMS)
+        ended = finish(command, environment(given | dict(row.settings)), min(row.seconds, left), PROGRAMS)
+        if ended.exit_code is None and left < row.seconds:
+            raise OutOfTimeError
         return ended_of(ended.output, ended.complaints, ended.exit_code, ended.seconds, server.requests)
 
 
@@ -93,8 +109,10 @@ def compare(
     return lines, failed
 
 
-def run_framework(name: str, mode: str) -> Ended:
+def run_framework(name: str, ends: float, mode: str) -> Ended:
     """Run a framework's program plain or under `tidegate run`."""
+    if ends <= time.monotonic():
+        raise OutOfTimeError
     (framework,) = (each for each in FRAMEWORKS if each.name == name)
     done = frameworks.run(framework, plain=mode == "plain")
     # A framework may take the text of an error for an answer: the rows that are right count.
@@ -106,12 +124,15 @@ def run_framework(name: str, mode: str) -> Ended:
     return trouble._replace(answered=answered, rows=done.wanted, seconds=done.seconds, times=times)
 
 
-def compare_named(name: str) -> tuple[list[list[str]], bool]:
-    """Compare the runs of the program of that name."""
+def compare_named(name: str, ends: float = math.inf) -> tuple[list[list[str]], bool] | None:
+    """Compare the runs of the program of that name; return None where the time is over before its end."""
     row = KNOWN.get(name)
-    if row is None:
-        return compare(name, ("plain", "run"), partial(run_framework, name), False)
-    return compare(name, modes_of(row), partial(play, row), row.hopeless)
+    try:
+        if row is None:
+            return compare(name, ("plain", "run"), partial(run_framework, name, ends), False)
+        return compare(name, modes_of(row), lambda mode: play(row, mode, ends), row.hopeless)
+    except OutOfTimeError:
+        return None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -119,6 +140,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="never_worse")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--frameworks", action="store_true")
+    parser.add_argument("--lanes", type=int, default=1)
+    parser.add_argument("--within", type=float)
     parser.add_argument("names", nargs="*")
     given = parser.parse_args(arguments)
     others = [each.name for each in FRAMEWORKS]
@@ -127,14 +150,18 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no such program: {', '.join(unknown)}")
     names = given.names or [name for name, row in KNOWN.items() if row.short or not given.short]
     names += [name for name in others if given.frameworks and name not in names]
-    lines, bad = [], []
-    for name in names:
-        part, failed = compare_named(name)
-        lines += part
-        bad += [name] * failed
-    table("Programs without tidegate and with it", HEADER, lines)
-    print(f"{len(names)} programs, {len(bad)} worse with tidegate than without{': ' if bad else ''}{', '.join(bad)}")
-    return 1 if bad else 0
+    most = given.within or (SHORT_SECONDS if given.short else math.inf)
+    ends = time.monotonic() + most
+    with ThreadPoolExecutor(given.lanes) as lanes:
+        results = dict(zip(names, lanes.map(partial(compare_named, ends=ends), names), strict=True))
+    missed = [name for name, result in results.items() if result is None]
+    done = {name: result for name, result in results.items() if result is not None}
+    bad = [name for name, (_, failed) in done.items() if failed]
+    table("Programs without tidegate and with it", HEADER, [line for lines, _ in done.values() for line in lines])
+    print(f"{len(done)} programs, {len(bad)} worse with tidegate than without{': ' if bad else ''}{', '.join(bad)}")
+    if missed:
+        print(f"never-worse incomplete: {most:g} s were over before {', '.join(missed)} had run; the run has failed.")
+    return 1 if bad or missed else 0
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ ROWS: tuple[Row, ...] = (
         30,
     ),
     # What ages.
-    _row("token-by-hand", "openai_tokens.py by_hand 3", lambda: servers.ageing(servers.calm(0.4)), 25, short=True),
+    _row("token-by-hand", "openai_tokens.py by_hand 3", lambda: servers.ageing(servers.calm(0.4)), 12, short=True),
     _row(
         "token-callable",
         "openai_tokens.py callable 4",
