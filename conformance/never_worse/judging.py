@@ -13,8 +13,8 @@ TIME_FACTOR = 1.05
 TIME_ALLOWANCE_SECONDS = 1.0
 """Seconds on top of `TIME_FACTOR`: the start of `tidegate run` and the noise of one run."""
 
-LEARNING_FACTOR = 2.0
-"""Multiple of plain's time in which as many rows are due as plain answers, where it loses others.
+LEARNING_SECONDS = 5.0
+"""Seconds on top of plain's time in which as many rows are due as plain answers, where it loses others.
 
 Plain gets there by requests of which most are refused. tidegate has to learn the limit first, and answers the others.
 """
@@ -105,7 +105,7 @@ def late(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
     """Return the reasons of time: until the program reports its rows, and until its process is gone.
 
     Rows that only the governed run answers may take their time, because plain answers them never. The others may not:
-    as many rows as plain answers are due in `LEARNING_FACTOR` of plain's time. A run that answers no more rows than
+    as many rows as plain answers are due `LEARNING_SECONDS` after plain ends. A run that answers no more rows than
     plain has only errors to wait for, and may take `HOPELESS_ALLOWANCE_SECONDS` for them.
     """
     whole = plain.answered == plain.rows > 0
@@ -114,7 +114,7 @@ def late(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
     reasons = []
     if 0 < plain.answered <= len(governed.times) and not (hopeless or whole):
         last = governed.times[plain.answered - 1]
-        if last > LEARNING_FACTOR * plain.seconds + TIME_ALLOWANCE_SECONDS:
+        if last > TIME_FACTOR * plain.seconds + LEARNING_SECONDS:
             reasons.append(f"{plain.answered} rows took {last:.1f} s, plain {plain.seconds:.1f} s")
     if gains and not hopeless:
         return reasons
