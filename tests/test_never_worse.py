@@ -13,6 +13,7 @@ from conformance.never_worse import servers
 from conformance.never_worse.__main__ import compare, main, play
 from conformance.never_worse.catalogue import PROGRAMS, ROWS, Row
 from conformance.never_worse.judging import Ended, alike, ended_of, late, unlike
+from conformance.never_worse.stub import Reply
 
 
 def worse(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
@@ -136,14 +137,15 @@ def test_a_report_and_the_trouble_on_standard_error_are_read() -> None:
 )
 def test_only_a_late_run_has_a_second_try(runs: dict[str, list[Ended]], failed: bool) -> None:
     left = {mode: list(ends) for mode, ends in runs.items()}
-    lines, worse_than_plain = compare("row", ("plain", "run"), lambda mode: left[mode].pop(0), False)
+    lines, worse_than_plain = compare("row", ("plain", "run"), lambda mode: left[mode].pop(0))
     assert worse_than_plain == failed
     assert not any(left.values())
     assert (lines[1][-1] == "ok") != failed
 
 
-def test_the_catalogue_names_programs_that_exist_and_has_sixty_of_them() -> None:
+def test_the_catalogue_names_programs_that_exist_and_has_sixty_of_them_from_25_libraries() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS) >= 60
+    assert len({row.library for row in ROWS}) >= 25
     for row in ROWS:
         assert any((PROGRAMS / word).is_file() for word in row.command), row.name
 
@@ -162,6 +164,34 @@ def test_a_server_of_resets_and_one_that_is_never_up_are_errors_of_the_sdk() -> 
     nobody = Row("nobody", ("openai_rows.py", "gather", "0"), servers.calm, 2, delay=None)
     for row in (resets, nobody):
         assert play(row, "plain").errors == {"APIConnectionError": 2}
+
+
+def test_a_full_line_and_a_revoked_key_are_errors_of_the_sdk() -> None:
+    full = Row("full", ("maker_rows.py", "ollama"), lambda: servers.line(0, 1, Reply(503, {}, b"")), 2)
+    assert play(full, "plain").errors == {"ResponseError": 2}
+    keys = Row("keys", ("openai_two_keys.py", "azure"), servers.one_key, 4)
+    ended = play(keys, "plain")
+    assert (ended.answered, ended.errors) == (2, {"AuthenticationError": 2})
+
+
+def test_the_time_that_a_row_may_hold_an_error_back_is_its_own() -> None:
+    row = Row("x", ("openai_rows.py", "gather"), servers.calm, hopeless=True, allowance=60.0)
+    assert row.late(PLAIN, PLAIN._replace(seconds=71.0)) == []
+    assert row.late(PLAIN, PLAIN._replace(seconds=72.0)) == ["72.0 s, plain 10.0 s"]
+
+
+@pytest.mark.parametrize(
+    ("command", "library"),
+    [
+        ("openai_rows.py gather", "openai"),
+        ("maker_rows.py anthropic_vertex", "anthropic"),
+        ("around_rows.py trio", "trio"),
+        ("aiohttp_uploads.py", "aiohttp"),
+        ("-m pytest test_own_stub.py", "pytest"),
+    ],
+)
+def test_a_row_names_the_library_that_its_program_asks_with(command: str, library: str) -> None:
+    assert Row("x", tuple(command.split()), servers.calm).library == library
 
 
 @pytest.mark.parametrize("seconds", ["1e-9", "0.5"])

@@ -47,7 +47,7 @@ def play(row: Row, mode: str, ends: float = math.inf) -> Ended:
         raise OutOfTimeError
     with Stub(row.server(), row.delay) as server, tempfile.TemporaryDirectory() as home:
         given = {
-            "SERVER": row.address or server.url,
+            "SERVER": row.address.format(port=server.port) or server.url,
             "ROWS": str(row.rows),
             "WRAPPED": "1" if mode == "wrapped" else "0",
             "OPENAI_API_KEY": "sk-x",
@@ -83,7 +83,10 @@ def cells(name: str, mode: str, ended: Ended, reasons: Iterable[str]) -> list[st
 
 
 def compare(
-    name: str, modes: Iterable[str], run: Callable[[str], Ended], hopeless: bool
+    name: str,
+    modes: Iterable[str],
+    run: Callable[[str], Ended],
+    is_late: Callable[[Ended, Ended], list[str]] = late,
 ) -> tuple[list[list[str]], bool]:
     """Run a program in all modes, the plain one first; return its lines and whether one mode is worse than plain.
 
@@ -96,12 +99,12 @@ def compare(
     for mode in others:
         governed = run(mode)
         reasons = unlike(plain, governed)
-        lateness = late(plain, governed, hopeless)
+        lateness = is_late(plain, governed)
         if lateness and not reasons:
             again, other = run(first), run(mode)
             reasons = unlike(again, other)
             slower = max(plain, again, key=lambda each: each.process)
-            lateness = min((late(slower, each, hopeless) for each in (governed, other)), key=len)
+            lateness = min((is_late(slower, each) for each in (governed, other)), key=len)
         reasons += lateness
         failed = failed or bool(reasons)
         lines.append(cells("", mode, governed, reasons or ["ok"]))
@@ -129,8 +132,8 @@ def compare_named(name: str, ends: float = math.inf) -> tuple[list[list[str]], b
     row = KNOWN.get(name)
     try:
         if row is None:
-            return compare(name, ("plain", "run"), partial(run_framework, name, ends), False)
-        return compare(name, modes_of(row), lambda mode: play(row, mode, ends), row.hopeless)
+            return compare(name, ("plain", "run"), partial(run_framework, name, ends))
+        return compare(name, modes_of(row), partial(play, row, ends=ends), row.late)
     except OutOfTimeError:
         return None
 

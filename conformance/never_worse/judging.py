@@ -101,12 +101,14 @@ def _trouble(complaints: str) -> Iterable[str]:
             yield alike(line.strip())[:80]
 
 
-def late(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
+def late(
+    plain: Ended, governed: Ended, hopeless: bool = False, allowance: float = HOPELESS_ALLOWANCE_SECONDS
+) -> list[str]:
     """Return the reasons of time: until the program reports its rows, and until its process is gone.
 
     Rows that only the governed run answers may take their time, because plain answers them never. The others may not:
     as many rows as plain answers are due `LEARNING_SECONDS` after plain ends. A run that answers no more rows than
-    plain has only errors to wait for, and may take `HOPELESS_ALLOWANCE_SECONDS` for them.
+    plain has only errors to wait for, and may take the `allowance` for them.
     """
     whole = plain.answered == plain.rows > 0
     gains = governed.answered > plain.answered
@@ -118,7 +120,7 @@ def late(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
             reasons.append(f"{plain.answered} rows took {last:.1f} s, plain {plain.seconds:.1f} s")
     if gains and not hopeless:
         return reasons
-    more = 0.0 if whole and not hopeless else HOPELESS_ALLOWANCE_SECONDS
+    more = 0.0 if whole and not hopeless else allowance
     if governed.seconds > bound + more:
         reasons.append(f"{governed.seconds:.1f} s, plain {plain.seconds:.1f} s")
     if governed.process > TIME_FACTOR * plain.process + TIME_ALLOWANCE_SECONDS + more:

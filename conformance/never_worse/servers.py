@@ -22,6 +22,9 @@ HTML = (
 )
 
 
+EMPTY: Headers = {}
+
+
 class Bucket:
     """Token bucket of a server; `take` returns 0, or the seconds until there is room."""
 
@@ -66,8 +69,9 @@ def bucket(
     per_second: float = 4.0,
     burst: float = 6.0,
     latency: float = 0.1,
+    headers: Headers = EMPTY,
 ) -> Handler:
-    """Refuse beyond a token bucket; `refusal` gets the seconds until there is room."""
+    """Refuse beyond a token bucket; `refusal` gets the seconds until there is room, and `headers` are of answers."""
     room = Bucket(per_second, burst)
 
     async def handle(request: Request) -> Reply:
@@ -75,7 +79,7 @@ def bucket(
         wait = room.take()
         if wait:
             return refusal(wait, room)
-        return Reply(200, _announced(room, per_second) if announced else {}, answer_to(request))
+        return Reply(200, _announced(room, per_second) if announced else headers, answer_to(request))
 
     return handle
 
@@ -101,15 +105,24 @@ def bare(wait: float, room: Bucket) -> Reply:
 
 
 def hint(form: str) -> Callable[[float, Bucket], Reply]:
-    """Return 429s whose `retry-after` has an odd form."""
+    """Return 429s whose `retry-after` has an odd form; the clock of a server may be an hour ahead or behind."""
+    clock = {"ahead": 3600.0, "behind": -3600.0}.get(form, 0.0)
     forms: dict[str, Callable[[float], str]] = {
         "zero": lambda wait: "0",
-        "date": lambda wait: formatdate(time.time() + 2.0, usegmt=True),
         "past": lambda wait: "Wed, 21 Oct 2015 07:28:00 GMT",
         "junk": lambda wait: "soon",
         "float": lambda wait: f"{wait:.3f}",
+        "negative": lambda wait: "-1",
+        "year-9999": lambda wait: "Fri, 31 Dec 9999 23:59:59 GMT",
     }
-    return lambda wait, room: error(429, "Rate limit exceeded", "rate_limit_exceeded", retry_after=forms[form](wait))
+
+    def refusal(wait: float, room: Bucket) -> Reply:
+        now = time.time() + clock
+        told = forms[form](wait) if form in forms else formatdate(now + 2.0, usegmt=True)
+        given = {"retry_after": told, "date": formatdate(now, usegmt=True)}
+        return error(429, "Rate limit exceeded", "rate_limit_exceeded", **given)
+
+    return refusal
 
 
 def nginx(wait: float, room: Bucket) -> Reply:
@@ -127,20 +140,75 @@ def gateway_error(wait: float, room: Bucket) -> Reply:
     return page(502, "Bad Gateway")
 
 
-def slots(number: int, refusal: Reply, latency: float = 0.5) -> Handler:
-    """Refuse more than `number` requests at a time."""
+def azure(words: str) -> Callable[[float, Bucket], Reply]:
+    """Return Azure's 429s without `retry-after`; the body may say a time."""
+    return lambda wait, room: Reply(429, MINUS_ONE, {"error": {"code": "429", "message": words}})
+
+
+MINUS_ONE = {
+    "x-ratelimit-limit-tokens": "-1",
+    "x-ratelimit-remaining-tokens": "-1",
+    "x-ratelimit-reset-tokens": "0",
+    "x-ratelimit-limit-requests": "-1",
+    "x-ratelimit-remaining-requests": "-1",
+}
+"""Headers of an Azure deployment that announces nothing."""
+
+CLAUDE_AMPLE = {
+    "anthropic-ratelimit-requests-limit": "1000",
+    "anthropic-ratelimit-requests-remaining": "990",
+    "anthropic-ratelimit-tokens-limit": "100000",
+    "anthropic-ratelimit-tokens-remaining": "99000",
+}
+"""Headers of an Anthropic account far from its quotas."""
+
+
+def slots(number: int, refusal: Reply, latency: float = 0.5, headers: Headers = EMPTY) -> Handler:
+    """Refuse more than `number` requests at a time; `headers` are of all answers."""
     busy = 0
 
     async def handle(request: Request) -> Reply:
         nonlocal busy
         if busy >= number:
-            return refusal
+            return refusal._replace(headers={**refusal.headers, **headers})
         busy += 1
         try:
             await asyncio.sleep(latency)
         finally:
             busy -= 1
+        return Reply(200, headers, answer_to(request))
+
+    return handle
+
+
+def line(places: int, workers: int, refusal: Reply, latency: float = 0.05) -> Handler:
+    """Let requests wait for one of the workers, and refuse more than `places` of them."""
+    waiting = 0
+    free = asyncio.Semaphore(workers)
+
+    async def handle(request: Request) -> Reply:
+        nonlocal waiting
+        if waiting >= places:
+            return refusal
+        waiting += 1
+        async with free:
+            waiting -= 1
+            await asyncio.sleep(latency)
         return Reply(body=answer_to(request))
+
+    return handle
+
+
+def one_key() -> Handler:
+    """Answer Azure's key `good` and bearer tokens in force, and reject the others."""
+
+    async def handle(request: Request) -> Reply:
+        await asyncio.sleep(0.05)
+        if request.headers.get("api-key") == "good" or expires(request) > time.time():
+            return Reply(body=answer_to(request))
+        if "authorization" in request.headers:
+            return error(401, "Provided authentication token is expired.", "token_expired", "authentication_error")
+        return Reply(401, {}, {"error": {"code": "401", "message": "Access denied due to invalid subscription key."}})
 
     return handle
 
@@ -257,6 +325,8 @@ def odd_answers(kind: str) -> Handler:
             return Reply(body=answer_to(request))
         if kind == "empty":
             return Reply(200, {}, b"")
+        if kind == "minimax":
+            return Reply(200, {}, {"base_resp": {"status_code": 1002, "status_msg": "rate limit exceeded(RPM)"}})
         said = {"error": {"message": "Rate limit exceeded: free-models-per-min.", "code": 429}, "user_id": "u"}
         return Reply(200, {}, said)
 

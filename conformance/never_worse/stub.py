@@ -141,6 +141,8 @@ class Stub:
 def answer_to(request: Request) -> Any:
     """Return a good answer in the dialect that the path names."""
     path = request.path.partition("?")[0]
+    if path.endswith(("/invoke", ":rawPredict")):
+        return claude()
     if "generateContent" in path:
         content = {"role": "model", "parts": [{"text": "ok"}]}
         usage = {"promptTokenCount": 5, "candidatesTokenCount": 5, "totalTokenCount": 10}

@@ -17,7 +17,7 @@ def main() -> None:
 
         threads(ask_sync)
         return
-    client = govern(anthropic.AsyncAnthropic(base_url=SERVER))
+    client = govern(anthropic.AsyncAnthropic(base_url=SERVER, max_retries=int(option(3, "2"))))
 
     async def ask(row: int) -> object:
         messages = [{"role": "user", "content": text(row)}]

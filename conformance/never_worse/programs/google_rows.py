@@ -1,4 +1,4 @@
-"""Rows through google-genai; `sync` asks them in threads."""
+"""Rows through google-genai; `sync` asks them in threads, the second word is the timeout in seconds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kit import SERVER, gather, govern, option, text, threads
 
 def main() -> None:
     retries = types.HttpRetryOptions(attempts=3)
-    client = govern(
-        genai.Client(api_key="k", http_options=types.HttpOptions(base_url=SERVER, retry_options=retries, timeout=60000))
-    )
+    timeout = 1000 * int(option(2, "60"))
+    options = types.HttpOptions(base_url=SERVER, retry_options=retries, timeout=timeout)
+    client = govern(genai.Client(api_key="k", http_options=options))
 
     async def ask(row: int) -> object:
         return await client.aio.models.generate_content(model="gemini-2.5-flash", contents=text(row))

@@ -7,6 +7,7 @@ clients are wrapped (`WRAPPED`). Only then does it know of tidegate.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -29,6 +30,13 @@ TIMES: list[float] = []
 def text(row: int) -> str:
     """Return the prompt of a row; one in ten has a word that some servers refuse."""
     return f"POISON q{row}" if row % 10 == 3 else f"q{row}"
+
+
+def token(life: float) -> str:
+    """Return a token in the form of a JWT that ends in `life` seconds."""
+    claims = ({"alg": "none", "typ": "JWT"}, {"sub": "app", "iat": time.time(), "exp": time.time() + life})
+    parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=").decode() for each in claims]
+    return ".".join([*parts, "s"])
 
 
 def govern(client: Any) -> Any:

@@ -66,6 +66,8 @@ def main() -> None:
         report(answers)
     elif WAY == "eight":
         gather(ask, 8)
+    elif WAY == "many":
+        gather(ask, 32)
     else:
         gather(ask)
     # Threads of calls that nobody waits for would be joined at exit.

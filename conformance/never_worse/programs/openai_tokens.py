@@ -1,22 +1,17 @@
-"""Tokens that end while the program runs: renewed by hand at a 401, by a function, or by Azure's token provider."""
+"""Tokens that end while the program runs: renewed by hand at a 401, by a function, or by Azure's token provider.
+
+A `fixed` token is never renewed, and has ended before the first call.
+"""
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 
 import openai
-from kit import SERVER, gather, govern, loop, option, text
+from kit import SERVER, gather, govern, loop, option, text, token
 
 WAY = option(1, "by_hand")
 LIFE = float(option(2, "3"))
-
-
-def token() -> str:
-    claims = ({"alg": "none", "typ": "JWT"}, {"sub": "app", "iat": time.time(), "exp": time.time() + LIFE})
-    parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=").decode() for each in claims]
-    return ".".join([*parts, "s"])
 
 
 class Cached:
@@ -27,7 +22,7 @@ class Cached:
 
     def __call__(self) -> str:
         if time.time() > self.ends - LIFE / 5:
-            self.value, self.ends = token(), time.time() + LIFE
+            self.value, self.ends = token(LIFE), time.time() + LIFE
         return self.value
 
 
@@ -36,7 +31,7 @@ class ByHand:
         self.new()
 
     def new(self) -> None:
-        self.client = govern(openai.OpenAI(base_url=SERVER + "/v1", api_key=token()))
+        self.client = govern(openai.OpenAI(base_url=SERVER + "/v1", api_key=token(LIFE)))
 
     def ask(self, row: int) -> object:
         for _ in range(2):
@@ -54,7 +49,9 @@ def main() -> None:
     if WAY == "by_hand":
         loop(ByHand().ask)
         return
-    if WAY == "azure":
+    if WAY == "fixed":
+        client = govern(openai.AsyncOpenAI(base_url=SERVER + "/v1", api_key=token(LIFE)))
+    elif WAY == "azure":
         client = govern(
             openai.AsyncAzureOpenAI(
                 azure_endpoint=SERVER, api_version="2024-10-21", azure_ad_token_provider=Cached(), max_retries=4
