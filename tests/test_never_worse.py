@@ -166,6 +166,13 @@ def test_a_server_of_resets_and_one_that_is_never_up_are_errors_of_the_sdk() -> 
         assert play(row, "plain").errors == {"APIConnectionError": 2}
 
 
+def test_a_server_without_tls_is_an_error_at_once() -> None:
+    row = Row("no-tls", ("openai_rows.py", "gather", "0"), servers.calm, 2, address="https://127.0.0.1:{port}")
+    ended = play(row, "plain")
+    assert ended.errors == {"APIConnectionError": 2}
+    assert ended.requests == 0
+
+
 def test_a_full_line_and_a_revoked_key_are_errors_of_the_sdk() -> None:
     full = Row("full", ("maker_rows.py", "ollama"), lambda: servers.line(0, 1, Reply(503, {}, b"")), 2)
     assert play(full, "plain").errors == {"ResponseError": 2}

@@ -275,6 +275,16 @@ def always(reply: Reply) -> Handler:
     return handle
 
 
+def first(answered: int, reply: Reply, latency: float = 0.1) -> Handler:
+    """Answer so many requests, and give `reply` to all others."""
+
+    async def handle(request: Request) -> Reply:
+        await asyncio.sleep(latency)
+        return Reply(body=answer_to(request)) if request.number <= answered else reply
+
+    return handle
+
+
 def one_in_ten(reply: Reply, latency: float = 0.1) -> Handler:
     """Give `reply` to each request that has the word POISON in it, and a good answer to the others."""
 

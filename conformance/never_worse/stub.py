@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 Headers = dict[str, str]
 
 
+TLS = b"\x16"
+"""First byte of a client that begins TLS. A server without TLS answers it in plain text, as nginx does."""
+
+
 class Request(NamedTuple):
     """One request; `number` counts them from 1, `at` is in seconds since the first one."""
 
@@ -113,7 +117,11 @@ class Stub:
                 writer.close()
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request:
-        head = await reader.readuntil(b"\r\n\r\n")
+        head = await reader.readexactly(1)
+        if head == TLS:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            raise ConnectionError
+        head += await reader.readuntil(b"\r\n\r\n")
         line, *rest = head.decode("latin-1").split("\r\n")
         method, path, _ = line.split(" ", 2)
         pairs = (each.partition(":") for each in rest if each)
