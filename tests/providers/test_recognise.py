@@ -136,6 +136,7 @@ def test_a_process_wide_install_governs_known_inference_endpoints_only(host, pat
         ("gateway", "/v1/models/gemini-3:countTokens", "gemini", None),
         ("gateway", "/v1beta1/publishers/google/models/gemini-3:generateContent", "gemini", "vertex-compatible"),
         ("gateway", "/v1/projects/p/locations/l/publishers/google/models/m:predict", "gemini", "vertex-compatible"),
+        ("gateway", "/v1/publishers/anthropic/models/m:rawPredict", "anthropic", "vertex-compatible"),
         ("gateway", "/v1/interactions", "gemini", "gemini-compatible"),
         ("gateway", "/v1/interactions/i/cancel", "gemini", None),
         ("gateway", "/v1/interactions", "openai", None),

@@ -188,7 +188,7 @@ def _spoken(path: str, family: str | None) -> Provider | None:
     if own is not None:
         return own
     if family == "anthropic":
-        return _first((ANTHROPIC_COMPATIBLE,), path)
+        return _first((ANTHROPIC_COMPATIBLE, VERTEX_COMPATIBLE), path)
     if family == "azure" or "/openai/deployments/" in path:
         return _first((AZURE_COMPATIBLE,), path)
     if family is None:
