@@ -26,7 +26,7 @@ FAMILIES = {each.name: each for each in DRAWN}
 RUNS = (
     Most("tiny-bucket", 4, 1.06, 0.05),
     Most("flips", 2, 1.13, 0.21),
-    Most("flips-mixed", 2, 1.31, 0.09),
+    Most("flips-mixed", 2, 1.31, 0.12),
     Most("growth", 2, 1.08, 0.06),
     Most("growth", 4, 1.11, 0.12),
     Most("hidden-fixed", 10, 1.05, 0.1),
