@@ -121,6 +121,10 @@ with ThreadPoolExecutor(3) as pool: pool.map(work, range(3))
 pool = ThreadPoolExecutor(3); pool.map(work, range(3))
 pool.shutdown(wait=False)
 """,
+    "a cancelled pool whose threads store what they find": """
+pool = ThreadPoolExecutor(3); pool.map(work, range(3))
+pool.shutdown(wait=False, cancel_futures=True)
+""",
     "a cancelled pool whose results are awaited": """
 pool = ThreadPoolExecutor(3); tasks = [pool.submit(work, row) for row in range(3)]
 pool.shutdown(wait=False, cancel_futures=True)

@@ -14,9 +14,10 @@ Any thread can see the state. The main thread's stack is inside a function that 
 handles is the interrupt. At the shutdown, the interrupt is the exception that ended the program. So a pool or a
 program that ends normally is never in this state, nor is one that continues after an interrupt.
 
-A program may also handle the interrupt, shut its pool down with `cancel_futures`, and end normally. A pool keeps no
-trace of that, so its `shutdown` is wrapped. Nobody can read a result any more once the interpreter waits before it
-exits, and no thread is left but those of such pools. A pool that was not cancelled has work that is still wanted.
+A program may also shut its pool down with `cancel_futures` while it handles the interrupt, and end normally. A pool
+keeps no trace of that, so its `shutdown` is wrapped. The user wants the end once the interpreter waits before it exits,
+and no thread is left but those of such pools. Without an interrupt, what the threads do is still wanted: they may store
+their answers themselves.
 
 A process without calls imports this module, so it imports only modules that the interpreter has loaded already.
 """
@@ -77,11 +78,12 @@ LOOK_SECONDS = 1.0
 ends an interrupted program later; lowering it wakes threads more often. Chosen: a fifth of `GRACE_SECONDS`."""
 
 _cancelled: WeakSet[Any] | None = None
-"""Threads of pools that were shut down with `cancel_futures`; None before the first call waits."""
+"""Threads of pools that were shut down with `cancel_futures` while an interrupt was handled; None before the first call
+waits."""
 
 
 def watch_pools() -> None:
-    """Note from now on whose threads a pool is that is shut down with `cancel_futures`."""
+    """Note from now on the threads of pools that are shut down with `cancel_futures` because of an interrupt."""
     global _cancelled
     if _cancelled is not None:
         return
@@ -93,9 +95,12 @@ def watch_pools() -> None:
 
     @wraps(shutdown)
     def noting(pool: Any, *arguments: Any, **options: Any) -> None:
-        if options.get("cancel_futures") and _cancelled is not None:
-            _cancelled.update(getattr(pool, "_threads", ()))
-        shutdown(pool, *arguments, **options)
+        try:
+            shutdown(pool, *arguments, **options)
+        finally:
+            # No thread is added any more.
+            if options.get("cancel_futures") and _is_interrupt(sys.exc_info()[1]) and _cancelled is not None:
+                _cancelled.update(tuple(getattr(pool, "_threads", ())))
 
     ThreadPoolExecutor.shutdown = noting  # type: ignore[assignment]
 
