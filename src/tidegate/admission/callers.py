@@ -15,6 +15,7 @@ from typing import Any
 
 from tidegate.admission.wait_queue import Waiter, WaitQueue
 from tidegate.core.limiter_state import Permit
+from tidegate.core.values import INFINITY
 
 logger = logging.getLogger("tidegate")
 _warned = False
@@ -106,6 +107,10 @@ def _warn_once(message: str, *arguments: object) -> None:
         logger.warning(message, *arguments)
 
 
+LEAST_PATIENCE_SECONDS = 1.0
+"""Seconds within which no program abandons a thread: calls that are equal and come closer together are all waited for.
+Chosen: below the least time limit of a call in public harnesses, 2 s."""
+
 SEARCHED_TWINS = 8
 """Newest calls of one request among which one that waits is looked for. Raising it finds one behind more calls that are
 in flight. Chosen: the newest one waits, unless it was just sent."""
@@ -117,13 +122,16 @@ class Callers:
     `nested` are those inside other calls of the key.
     """
 
-    __slots__ = ("_last", "_replaced", "_twins", "nested", "waiting")
+    __slots__ = ("_ended", "_joined_at", "_last", "_replaced", "_twins", "nested", "waiting")
 
     def __init__(self) -> None:
         self.waiting: set[Waiter] = set()
         self.nested: dict[Waiter, None] = {}
-        # The calls of each request from threads, in order of arrival.
-        self._twins: dict[Hashable, dict[Waiter, None]] = {}
+        # The calls of each request from threads, in order of arrival, with the instants at which they joined.
+        self._twins: dict[Hashable, dict[Waiter, float]] = {}
+        # The newest of these instants, and which it was when a call ended that has equal ones.
+        self._joined_at = -INFINITY
+        self._ended: dict[Hashable, float] = {}
         # The calls that gave their places to twins, in the order of the queue.
         self._replaced: dict[Waiter, None] = {}
         # Those that did so twice.
@@ -147,25 +155,31 @@ class Callers:
         twins = self._twins.get(waiter.twin_of)
         if twins is not None:
             twins.pop(waiter, None)
-            if not twins:
+            if twins:
+                self._ended[waiter.twin_of] = self._joined_at
+            else:
                 self._twins.pop(waiter.twin_of, None)
+                self._ended.pop(waiter.twin_of, None)
 
     def clear(self) -> None:
         """Forget all calls."""
         self.waiting.clear()
         self.nested.clear()
         self._twins.clear()
+        self._ended.clear()
         self._replaced.clear()
         self._last.clear()
 
-    def replace_twin(self, waiter: Waiter, queue: WaitQueue) -> None:
+    def replace_twin(self, waiter: Waiter, queue: WaitQueue, now: float) -> None:
         """Give a call of a thread that joins the place of the same request that joined before it; that one goes last.
 
         A thread cannot be cancelled: a program that has waited long enough abandons it, and sends the request again
         from another one. The abandoned call must not stand before any that is waited for. So the new one takes the
         place of the first call that gave its own to a twin, where its own twin does not queue or has a later place. A
-        refused call that returns gives its place to a later twin. Equal calls that are all waited for may change
-        places; each goes last twice at most, and none of them starves.
+        refused call that returns gives its place to a later twin.
+
+        Equal calls may also be all waited for: they come close together, or one of them ends between two of them. They
+        change places with each other alone. Each goes last twice at most, and none of them starves.
         """
         identity = waiter.twin_of = waiter.twin_of or waiter.identity()
         if identity is None or waiter in self._replaced or waiter in self._last:
@@ -174,7 +188,8 @@ class Callers:
         # Copied at once: calls that end leave these tables without the lock.
         known = [each for each in list(twins)[-SEARCHED_TWINS:] if each is not waiter]
         twin = next((each for each in reversed(known) if each.is_queued and each.priority == waiter.priority), None)
-        twins[waiter] = None
+        self._joined_at = max(self._joined_at, now)
+        twins.setdefault(waiter, now)
         if waiter.place:
             if twin is not None and twin.place > waiter.place:
                 self._note_last(waiter, twins)
@@ -182,17 +197,19 @@ class Callers:
                 waiter.place, twin.place, twin.until = 0, waiter.place, None
                 queue.enqueue(twin)
             return
-        replaced = list(self._replaced) if known else []
-        first = next((each for each in replaced if each.is_queued and each.priority == waiter.priority), None)
-        if first is not None and (twin is None or first.place < twin.place):
-            twin = first
+        joined_at = twins.get(known[-1], now) if known else now
+        if now - joined_at >= LEAST_PATIENCE_SECONDS and self._ended.get(identity, -INFINITY) < 2.0 * joined_at - now:
+            replaced = list(self._replaced)
+            first = next((each for each in replaced if each.is_queued and each.priority == waiter.priority), None)
+            if first is not None and (twin is None or first.place < twin.place):
+                twin = first
         if twin is not None:
             self._note_last(twin, twins)
             queue.dequeue(twin)
             waiter.place, twin.place, twin.until = twin.place, 0, None
             queue.enqueue(twin)
 
-    def _note_last(self, waiter: Waiter, twins: dict[Waiter, None]) -> None:
+    def _note_last(self, waiter: Waiter, twins: dict[Waiter, float]) -> None:
         """Note that a call goes last, for the first or the second time."""
         if waiter in self._replaced:
             self._replaced.pop(waiter, None)
