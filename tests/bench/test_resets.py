@@ -88,6 +88,33 @@ def test_a_limit_that_is_full_again_within_a_second_is_used(limit: int, window: 
     assert play.confidence is Confidence.INFERRED
 
 
+@pytest.mark.parametrize(
+    ("limit", "window"), [(1, 0.01), (2, 0.01), (5, 0.01), (1, 0.02), (2, 0.02), (3, 0.02), (5, 0.02)]
+)
+def test_a_limit_of_few_requests_that_is_full_again_at_once_is_used(limit: int, window: float) -> None:
+    """Two requests that meet on their way empty such a quota, so a little is lost, and a few are refused."""
+    play = Play(Limit(limit=limit, window=window), "openai", 600, 64)
+    assert play.ratio <= 1.35
+    assert play.refused <= 0.02
+
+
+@pytest.mark.parametrize(
+    ("limit", "window", "burst"), [(3, 0.05, None), (3, 0.02, None), (10, 0.1, None), (60, 0.5, 10.0)]
+)
+def test_a_limit_whose_resets_are_whole_seconds_is_used(limit: int, window: float, burst: float | None) -> None:
+    """No reset tells its window: calls that waited, and found it full, do."""
+    play = Play(Limit(limit=limit, window=window, burst=burst), "anthropic", 3000, 64)
+    assert play.ratio <= 1.3
+    assert play.refused <= 0.02
+
+
+@pytest.mark.parametrize(("limit", "window", "burst"), [(60, 0.5, 10), (120, 1.0, 20), (100, 0.1, 20)])
+def test_a_small_content_that_is_full_again_at_once_is_used(limit: int, window: float, burst: int) -> None:
+    play = Play(Limit(limit=limit, window=window, burst=burst), "openai", 600, 64)
+    assert play.ratio <= 1.3
+    assert play.refused <= 0.02
+
+
 def test_a_stated_window_that_answers_deny_is_inferred() -> None:
     """The table of this provider says a minute; its answers show six seconds."""
     play = Play(Limit(limit=120, window=6.0), "anthropic", 360, 64)

@@ -468,4 +468,4 @@ def doubt_charges(quotas: KeyQuotas) -> None:
     """Take note of a charge that the provider may not have counted: a failed call's, or another process's."""
     for mirror in quotas.counted.values():
         if isinstance(mirror, TokenBucketMirror):
-            mirror.meter.stop()
+            mirror.trial.stop()

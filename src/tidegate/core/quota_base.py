@@ -33,17 +33,18 @@ class LoggedCharge:
     """One charge against one quota.
 
     `mark` is the sum of all charges ever made up to this one, also those taken back; `answered` says that its call has
-    been. `by_rule` has the amount by each charging rule of the quota, where there are several.
+    been. `waited` says that its call went as soon as it had room. `by_rule` has the amount by each charging rule of the
+    quota, where there are several.
     """
 
-    __slots__ = ("amount", "answered", "by_rule", "charged_at", "live", "mark", "order")
+    __slots__ = ("amount", "answered", "by_rule", "charged_at", "live", "mark", "order", "waited")
 
     def __init__(self, amount: float, order: int, charged_at: float) -> None:
         self.amount = amount
         self.order = order
         self.charged_at = charged_at
         self.mark = 0.0
-        self.answered = False
+        self.answered = self.waited = False
         self.live = True
         self.by_rule: tuple[float, ...] = ()
 

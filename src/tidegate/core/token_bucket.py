@@ -28,7 +28,7 @@ from functools import partial
 from tidegate.core.backoff import WHOLE_HINT_SECONDS, rounding_of
 from tidegate.core.charging import RULES
 from tidegate.core.quota_base import OVERTAKEN_SECONDS, LoggedCharge, QuotaMirror
-from tidegate.core.refill_meter import RefillCheck, RefillMeter
+from tidegate.core.refill_meter import BUSY_UNITS, RefillCheck, RefillTrial
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW_SECONDS, WindowInference, overdraws, usable_window
 
@@ -154,6 +154,7 @@ class TokenBucketMirror(QuotaMirror):
         "_brim",
         "_ceiling",
         "_ceiling_at",
+        "_charged_at",
         "_drag",
         "_drag_seen",
         "_held",
@@ -164,9 +165,9 @@ class TokenBucketMirror(QuotaMirror):
         "_round_trip",
         "_spilt",
         "_waits_until",
-        "meter",
         "period",
         "rate",
+        "trial",
         "window",
     )
 
@@ -187,7 +188,8 @@ class TokenBucketMirror(QuotaMirror):
         self._anchor_remaining = self._anchor_stated = self.limit
         self._hidden = False
         self._margin = SafetyMargin(self.unit == "requests")
-        self.meter = RefillMeter()
+        self.trial = RefillTrial()
+        self._charged_at = -INFINITY
         self._refill_check = RefillCheck()
         self._reorder = FIRST_REORDER_SECONDS
         self._held = 0.0
@@ -234,6 +236,9 @@ class TokenBucketMirror(QuotaMirror):
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
         debit = LoggedCharge(amount, order, now)
         self._advance(now)
+        if self._ceiling <= self.limit / 2.0 + BUSY_UNITS and self.rate * (now - self._charged_at) <= BUSY_UNITS:
+            debit.waited = self._has_just_room(amount, now)
+        self._charged_at = now
         self._ceiling -= debit.amount + self._spilt
         if self._refill_check.since < INFINITY:
             self._refill_check.charged(debit.amount, self.rate, self.limit, now)
@@ -243,6 +248,11 @@ class TokenBucketMirror(QuotaMirror):
         self.ledger.add(debit)
         self.reserved += reserve
         return debit
+
+    def _has_just_room(self, amount: float, now: float) -> bool:
+        """Return whether the level has little more than a call needs, so that the call has waited for it."""
+        need = min(amount + self.margin, self._brim)
+        return amount > 0.0 and self.level(now) - need <= max(0.0, self.trial.peak - need) / 2.0 + 1e-9 * self.limit
 
     def refilled_in(self, amount: float) -> float:
         return amount / self.rate
@@ -274,7 +284,7 @@ class TokenBucketMirror(QuotaMirror):
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
         self._refill_check.refunded(debit.amount, debit.charged_at)
-        self.meter.stop()
+        self.trial.stop()
         self._ceiling -= self.ledger.amend(debit, 0.0)
         if debit.by_rule and self.charging is not None:
             if not debit.live:
@@ -290,11 +300,18 @@ class TokenBucketMirror(QuotaMirror):
                 self._read_wait(retry_after)
             if self.charging is None or not self.charging.returns:
                 self._bound_by_wait(retry_after, sent_at, now, amount)
-        self.meter.stop()
-        self._take_window(self.period.unbind(self.window))
         shortest = self._shortest_window(sent_at, amount) if self.unit == "requests" else 0.0
+        proven = self.trial.refused(sent_at, now, self.window)
+        if proven:
+            self._take_window(self.period.bound(proven, proven))
+            return
         if shortest:
-            before, window = self.window, self.period.refuse(self.window, shortest)
+            before = self.window
+            shortest = self.trial.within_stated(shortest, before)
+            if self.period.is_bounded:
+                window = self.period.bound(self.trial.lengthen(shortest, before, now), INFINITY)
+            else:
+                window = self.period.refuse(before, shortest)
             self._take_window(window)
             if window != before:
                 self._margin.explained()
@@ -337,6 +354,7 @@ class TokenBucketMirror(QuotaMirror):
         level = self.limit if self.limit < reading.remaining else reading.remaining
         if not level > -self.limit:
             level = -self.limit
+        whole = level
         if self.limit <= MAX_FRACTIONAL_REQUESTS and self.unit == "requests":
             level = self.period.whole_level(reading, level)
         least = most = level
@@ -348,6 +366,12 @@ class TokenBucketMirror(QuotaMirror):
             )
             if least > -self.limit:
                 level = (least + most) / 2.0
+        if debit is not None and self.unit == "requests":
+            held = whole + debit.amount
+            if held > self.trial.peak:
+                self.trial.peak = held
+            if debit.waited:
+                self._try_window(reading, held, debit, sent_at, now)
         if order <= self._anchor_order:
             self._overtaken(level, sent_at, now, debit)
             return
@@ -376,10 +400,6 @@ class TokenBucketMirror(QuotaMirror):
         if self.unit == "requests":
             if since > 0.0 and not first and self.period.capacity is None:
                 self._see_others((min(self._brim, refilled) - confirmed - level) / since, since)
-                if debit is not None:
-                    longest = self.meter.observe(level, debit.mark, self.limit, sent_at)
-                    if longest < self.window:
-                        self._take_window(self.period.bound(longest, self.window))
         else:
             refused = debit is not None and not debit.by_rule
             changed = not first and self._learn_charging(least, level, most, since, refused, order, sent_at, now)
@@ -399,6 +419,15 @@ class TokenBucketMirror(QuotaMirror):
         seen_level = self._seen_level(level, sent_at, now)
         if first or (seen_level > self._ceiling and (sent_at >= self._waits_until or (debit and debit.amount > 0.0))):
             self._ceiling = seen_level
+
+    def _try_window(self, reading: QuotaReading, held: float, debit: LoggedCharge, sent_at: float, now: float) -> None:
+        """Take the window that follows from what a call met that waited for room: the quota `held` so much."""
+        stated = self.period.stated_by_one(reading, debit.amount, now - sent_at)
+        window = self.trial.found(held, debit.mark, self.limit, stated, sent_at, now, self.window)
+        if window > self.window:
+            self.period.ignore_resets()
+        if window != self.window:
+            self._take_window(self.period.bound(window, self.trial.proven))
 
     def _seen_level(self, level: float, sent_at: float, now: float) -> float:
         """Return what is left now, after `level` was left at `sent_at`: a full quota loses its refill.
@@ -487,6 +516,7 @@ class TokenBucketMirror(QuotaMirror):
         if reading.limit is not None and reading.limit != self.limit:
             self.limit = min(MAX_QUOTA_UNITS, max(reading.limit, 1.0))
             self.period.forget()
+            self.trial.forget()
         elif reading.limit is None:
             self.limit = min(MAX_QUOTA_UNITS, max(self.limit, reading.remaining or 0.0))
         self._take_window(self.period.window(reading, sent_at, self.window, now - sent_at, charged))
@@ -498,7 +528,7 @@ class TokenBucketMirror(QuotaMirror):
         if brim is not None:
             self._brim, self._spilt = brim, min(MAX_SPILT_REQUESTS, BRIM_SECONDS * self.rate) if brim < 2.0 else 0.0
         else:
-            self._brim, self._spilt = self.limit, 0.0
+            self._brim, self._spilt = min(self.limit, self.trial.peak) if self.period.is_bounded else self.limit, 0.0
 
     def _read_wait(self, wait: float) -> None:
         # The wait for the next unit shows its present fraction, and the window together with the time until full.

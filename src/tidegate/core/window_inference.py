@@ -179,7 +179,6 @@ class WindowInference:
 
     __slots__ = (
         "_agreed",
-        "_bound_denied",
         "_bounds",
         "_content",
         "_decimals",
@@ -208,7 +207,6 @@ class WindowInference:
         "_soonest",
         "_stood",
         "_taken",
-        "_unbound",
         "_unread",
         "_varied",
         "_was_ample",
@@ -220,7 +218,6 @@ class WindowInference:
         self._default = default
         self._denied = self._disputed = False
         self._longest = INFINITY
-        self._bound_denied = self._unbound = False
         self._unread = False
         self.turned: Refill | None = None
         self._decimals = 0
@@ -369,7 +366,7 @@ class WindowInference:
         known = self._known(so_far, reading)
         agrees = known is not None and self._agrees(*known, limit, limit - remaining, reset, rounding, took, reading)
         if not agrees or so_far < self._default:
-            self._bound_content(limit, remaining, reset, rounding, took, reading)
+            self._bound_content(limit, remaining, reset, rounding, took, reading, charged)
         if agrees:
             return so_far
         first = FROM_ANSWER if reading.from_receipt else 0
@@ -380,7 +377,7 @@ class WindowInference:
             if widest[0] <= DENIED_WINDOW_RATIO * declared and widest[1] * DENIED_WINDOW_RATIO >= declared:
                 return usable_window(declared, so_far)
             self._deny()
-            self._bound_content(limit, remaining, reset, rounding, took, reading)
+            self._bound_content(limit, remaining, reset, rounding, took, reading, charged)
         seen = [
             _stated_window(each, reading, limit, remaining, reset, rounding, took)
             if number >= first
@@ -475,34 +472,44 @@ class WindowInference:
         """Return whether what comes back bounds the window."""
         return self._longest < INFINITY
 
-    def bound(self, longest: float, so_far: float) -> float:
-        """Return the window, which is no longer than `longest` (seconds) by what came back.
+    def bound(self, longest: float, proven: float) -> float:
+        """Return the window, which is no longer than `longest` (seconds) by what calls found.
 
-        The first bound has to be half of the window `so_far`: units that were counted too early explain a little less.
+        A declared one is denied where calls have `proven` a shorter one.
         """
-        if self._unbound or (self._longest == INFINITY and longest * DENIED_WINDOW_RATIO > so_far):
-            return so_far
-        if not self._denied:
+        if proven < self._default and not self._denied:
             self._deny()
-            self._bound_denied = True
-        self._longest = min(longest, self._longest)
-        return self._longest
+        self._longest = longest
+        return longest
 
-    def unbind(self, so_far: float) -> float:
-        """Return the window after a refusal: a bound by what came back is refuted, and none is taken from then on."""
-        if self._longest == INFINITY:
-            return so_far
-        self._longest, self._unbound = INFINITY, True
-        if self._bound_denied:
-            self._denied = self._bound_denied = False
-        return self._default
+    def stated_by_one(self, reading: QuotaReading, amount: float, took: float) -> tuple[float, float]:
+        """Return the shortest and the longest window by a reset, if the quota was full before `amount` was taken.
+
+        So only what the call itself took comes back until then, whatever the quota holds.
+        """
+        limit, reset = reading.limit, reading.reset_after
+        rounding = max(reading.resolution, 10.0**-self._decimals)
+        if limit is None or reset is None or amount <= 0.0 or not (reset > 0.0 or rounding >= COARSE_ROUNDING_SECONDS):
+            return 0.0, INFINITY
+        transit = took if reading.from_receipt else 0.0
+        shortest = max(0.0, reset - rounding) * limit / amount
+        if self._agreed >= AGREEING_ANSWERS and not self._unread and self.capacity is None:
+            shortest = self._bounds[self._held][0]
+        return shortest, (reset + rounding + transit) * limit / amount
 
     def _deny(self) -> None:
         # A smaller bucket refills over the usual window, as one without a declaration does.
         self._denied, self._default, self._content = True, DEFAULT_WINDOW_SECONDS, (0.0, INFINITY)
 
     def _bound_content(
-        self, limit: float, remaining: float, reset: float, rounding: float, took: float, reading: QuotaReading
+        self,
+        limit: float,
+        remaining: float,
+        reset: float,
+        rounding: float,
+        took: float,
+        reading: QuotaReading,
+        charged: bool,
     ) -> None:
         """Narrow the content of a bucket of the usual window that is full after `reset`; None where none fits."""
         if overdraws(reading, remaining):
@@ -516,6 +523,9 @@ class WindowInference:
         low = remaining + rate * max(0.0, reset - rounding) - (quantum if quantum > 1.0 else 0.0)
         high = remaining + quantum + rate * (reset + rounding + took)
         low, high = max(low, self._content[0]), min(high, self._content[1])
+        ample = reading.unit == "requests" and remaining + 1.0 > limit / 2.0
+        if charged and ample and rate * (reset + rounding + took) < 1.0:
+            low = INFINITY  # the request itself is not back by then
         self._content = (low, high) if low <= high else None
         if self.capacity is not None:
             if low <= high:
