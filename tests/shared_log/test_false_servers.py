@@ -91,8 +91,13 @@ class Parts:
         self._parts = iter(parts)
         self.fileno = self.sendall
 
-    def recv(self, size: int) -> bytes:
+    def recv(self, size: int, flags: int = 0) -> bytes:
         return next(self._parts)
+
+    def recv_into(self, buffer: bytearray) -> int:
+        part = next(self._parts)
+        buffer[: len(part)] = part
+        return len(part)
 
     def sendall(self, data: bytes) -> None:
         """Take it."""
@@ -118,6 +123,25 @@ def test_bounds_begin_anew_with_each_request(monkeypatch: pytest.MonkeyPatch) ->
     now += 1.0
     with pytest.raises(ValueError, match="takes longer"):
         bounded.recv(1)
+
+
+def test_an_idle_connection_that_the_server_has_closed_gives_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    bounded = BoundedSocket(Parts(b"+", b"", b"", b"", b""))
+    assert bounded.recv(1, socket.MSG_PEEK) == b"+"
+    assert bounded.recv(1) == b""
+    bounded.sendall(b"PING")
+    now += 2 * GONE_AFTER_SECONDS
+    assert (bounded.recv(1, socket.MSG_PEEK), bounded.recv(1), bounded.recv_into(bytearray(9))) == (b"", b"", 0)
+
+
+def test_a_look_ahead_is_not_counted_as_read() -> None:
+    bounded = BoundedSocket(Parts(*[b"\r\n*100000"] * 2))
+    bounded.sendall(b"PING")
+    assert bounded.recv(9, socket.MSG_PEEK)
+    with pytest.raises(ValueError, match="announces"):
+        bounded.recv(9)
 
 
 def message(kind: bytes, content: bytes) -> bytes:

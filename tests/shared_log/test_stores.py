@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import select
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ import psycopg
 import pytest
 from redis import Redis
 
+from tests.ports import free_port
 from tests.postgres import Server as PostgreSQL
 from tests.postgres import served
 from tests.shared_log.redis_server import RedisServer
@@ -292,6 +295,40 @@ def test_a_slow_server_is_away(at_redis: Place, redis: RedisServer) -> None:
     together(one, two)
     assert [peer.log.ended for peer in (one, two)] == ["", ""], "both share again"
     client.close()
+
+
+@pytest.fixture(scope="module")
+def secure_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RedisServer, str]]:
+    """A server, and its URL for TLS."""
+    folder, port = tmp_path_factory.mktemp("tls"), free_port()
+    key, certificate = str(folder / "key.pem"), str(folder / "certificate.pem")
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout {key} -out {certificate}"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    words = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate]
+    server = RedisServer(None, "--tls-port", str(port), "--tls-auth-clients", "no", *words)
+    server.start()
+    yield server, f"rediss://127.0.0.1:{port}?ssl_cert_reqs=none"
+    server.stop()
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_a_connection_that_the_server_closes_while_it_is_idle_fails_no_exchange(
+    scheme: str, secure_redis: tuple[RedisServer, str]
+) -> None:
+    server, url = secure_redis
+    store, name = redis_log.RedisStore(server.url if scheme == "redis" else url), os.urandom(8)
+    with Redis.from_url(server.url) as client:
+        for _ in range(3):
+            assert store.exchange(name, ask(0, "")) is not None
+            (connection,) = store._client.connection_pool._available_connections
+            assert isinstance(connection._sock, redis_log.BoundedSocket)
+            client.client_kill_filter(skipme=True)
+            # TLS has its own record of the end, and the end of the connection follows.
+            poller = select.poll()
+            poller.register(connection._sock, select.POLLRDHUP)
+            assert poller.poll(PATIENCE * 1000)
+    store.close()
 
 
 def test_content_that_is_none_is_an_error_of_the_server(at_redis: Place, redis: RedisServer) -> None:
