@@ -6,10 +6,12 @@ It runs in the same thread, so it must not wait for a lock that this thread hold
 from __future__ import annotations
 
 import math
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -20,8 +22,11 @@ import tidegate
 from tests.effort import effort
 from tests.laws.test_interruption_laws import CUTS, Cut, drawn, make
 from tests.laws.test_interruption_laws import watchdog as watchdog
+from tidegate.admission import hooks
 from tidegate.admission import registry as default
 from tidegate.admission.redaction import CredentialStore
+from tidegate.launch.process_counters import ProcessCounters
+from tidegate.launch.totals import Folder
 from tidegate.pool.function_limit import FunctionLimit
 from tidegate.shared_log.carrier import ALONE, Checkpoint, Record
 from tidegate.shared_log.store_carrier import StoreCarrier
@@ -239,15 +244,66 @@ def exchanged() -> Scene:
     return Scene(step, call, check)
 
 
-WHOLE = [wrapped, told, installed]
-PARTS = [first, signed, remembered, identified, counted, exchanged]
+def tallied() -> Scene:
+    """Failed and ungoverned calls, which the process counts in a file."""
+    folder = tempfile.TemporaryDirectory()
+    counters = ProcessCounters(folder.name)
+    hooks.on_new_queue, hooks.on_ungoverned = counters.track, counters.count_host
+    statuses = {"POST": 400, "GET": 429}
+    transport = httpx.MockTransport(lambda request: httpx.Response(statuses[request.method], json={}))
+    clients = [tidegate.wrap(httpx.Client(transport=transport), registry=make()) for _ in range(2)]
+
+    def ask(each: httpx.Client) -> None:
+        each.post(URL, json={"model": "m", "messages": []})
+        for _ in range(2):
+            each.get("https://api.openai.com/v1/files")
+
+    def handle() -> None:
+        # What is asked inside an attempt is part of that attempt, so only these are always counted.
+        for host in ("one", "two"):
+            counters.count_host(host)
+        ask(clients[1])
+
+    def check() -> None:
+        totals = Folder(Path(folder.name)).totals()
+        assert (totals.hosts["one"], totals.hosts["two"]) == (1, 1)
+        assert (2 <= totals.hosts["429 api.openai.com"] <= 4, 1 <= sum(totals.failures.values()) <= 2) == (True, True)
+        counters.forked()
+        folder.cleanup()
+
+    return Scene(lambda: ask(clients[0]), handle, check)
+
+
+def tallied_alone() -> Scene:
+    """Counts of ungoverned calls alone: none is lost, and none gets the place of another host."""
+    folder = tempfile.TemporaryDirectory()
+    counters = ProcessCounters(folder.name)
+
+    def step() -> None:
+        for host in ("one", "two", "one"):
+            counters.count_host(host)
+
+    def handle() -> None:
+        for host in ("three", "one"):
+            counters.count_host(host)
+
+    def check() -> None:
+        assert Folder(Path(folder.name)).totals().hosts == {"one": 3, "two": 1, "three": 1}
+        counters.forked()
+        folder.cleanup()
+
+    return Scene(step, handle, check)
+
+
+WHOLE = [wrapped, told, installed, tallied]
+PARTS = [first, signed, remembered, identified, counted, exchanged, tallied_alone]
 
 
 @pytest.fixture(autouse=True)
 def unchanged() -> Iterator[None]:
-    before = default._registry
+    before, opened, passed = default._registry, hooks.on_new_queue, hooks.on_ungoverned
     yield
-    default._registry = before
+    default._registry, hooks.on_new_queue, hooks.on_ungoverned = before, opened, passed
     tidegate.uninstall()
 
 

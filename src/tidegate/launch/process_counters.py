@@ -45,7 +45,9 @@ class ProcessCounters:
         while self._descriptors:
             os.close(self._descriptors.pop())
         self._free: deque[CounterPart] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._counting = False
+        self._uncounted: deque[tuple[int, str]] = deque()
         self._tables: CounterFile | None = None
         self._places: tuple[dict[str, int], ...] = ({}, {})
         for counts in self._counts:
@@ -73,16 +75,29 @@ class ProcessCounters:
                 self._add_file()
 
     def _count(self, table: int, text: str) -> None:
-        with self._lock:
-            file = self._tables or self._add_file()
-            places = self._places[table]
-            place = places.get(text, 0)
-            if not place and len(places) + 1 < TABLE_TEXTS:
-                place = places[text] = len(places) + 1
-            part = file.part(TABLES_AT + table * TABLE_BYTES + place * TEXT.size, TEXT.size)
-            number, name = TEXT.unpack(part.memory)
-            TEXT.pack_into(part.memory, 0, number + 1, text.encode("utf-8", "replace") if place else name)
-            part.save()
+        """Count one more of a text; a signal handler inside this leaves its own counts to it."""
+        self._uncounted.append((table, text))
+        while self._uncounted:
+            with self._lock:
+                if self._counting:
+                    return
+                self._counting = True
+                try:
+                    while self._uncounted:
+                        self._write_count(*self._uncounted.popleft())
+                finally:
+                    self._counting = False
+
+    def _write_count(self, table: int, text: str) -> None:
+        file = self._tables or self._add_file()
+        places = self._places[table]
+        place = places.get(text, 0)
+        if not place and len(places) + 1 < TABLE_TEXTS:
+            place = places[text] = len(places) + 1
+        part = file.part(TABLES_AT + table * TABLE_BYTES + place * TEXT.size, TEXT.size)
+        number, name = TEXT.unpack(part.memory)
+        TEXT.pack_into(part.memory, 0, number + 1, text.encode("utf-8", "replace") if place else name)
+        part.save()
 
     def _add_file(self) -> CounterFile:
         """Make the rows of one more file free; return the file whose tables are in use."""
