@@ -327,13 +327,29 @@ def test_a_program_that_closes_all_files_gets_no_counts_in_a_file_of_its_own(tmp
     counters = ProcessCounters(str(tmp_path / "run"))
     queue = opened(counters)
     call(queue)
-    (descriptor,) = counters._descriptors
+    descriptor = counters._files[0]._descriptor
     own = tmp_path / "own"
     with own.open("wb") as file:
         os.dup2(file.fileno(), descriptor)
     call(queue)
     assert queue.admission.counts.answered == 2
     assert own.read_bytes() == b""
+    counters.forked()
+
+
+def test_child_of_a_program_that_closes_all_files_keeps_its_own(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    counters = ProcessCounters(str(tmp_path / "run"))
+    call(opened(counters))
+    descriptor = counters._files[0]._descriptor
+    with (tmp_path / "own").open("wb") as file:
+        os.dup2(file.fileno(), descriptor)
+    counters.forked()
+    assert os.fstat(descriptor).st_ino == (tmp_path / "own").stat().st_ino
+    os.close(descriptor)
+    call(opened(counters))
+    descriptor = counters._files[0]._descriptor
+    os.close(descriptor)
     counters.forked()
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import struct
 from collections import Counter
+from contextlib import suppress
+from errno import EBADF
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,20 +72,32 @@ class CounterFile:
         if descriptor >= 0:
             facts = os.fstat(descriptor)
             self._identity = facts.st_dev, facts.st_ino
-            # All of it, so that later writes need no more space on the disk.
-            os.pwrite(descriptor, self.content, 0)
+
+    def fill(self) -> None:
+        """Write all of it, so that later writes need no more space on the disk; raise `OSError` where there is none."""
+        os.pwrite(self._descriptor, self.content, 0)
+
+    def close(self) -> None:
+        """Close the file, unless the program has done so: the number may be that of another file now."""
+        with suppress(OSError):
+            self._facts()
+            os.close(self._descriptor)
 
     def write(self, part: memoryview, at: int) -> None:
         """Write a part of the content at `at`, or all of it where the file was cut off; drop what the disk refuses."""
         try:
-            facts = os.fstat(self._descriptor)
-            if (facts.st_dev, facts.st_ino) != self._identity:
-                return
-            if facts.st_size < len(self.content):
+            if self._facts().st_size < len(self.content):
                 part, at = self.content, 0
             os.pwrite(self._descriptor, part, at)
         except OSError:
             return
+
+    def _facts(self) -> os.stat_result:
+        """Return the facts of the file; raise `OSError` where the program has closed it."""
+        facts = os.fstat(self._descriptor)
+        if (facts.st_dev, facts.st_ino) != self._identity:
+            raise OSError(EBADF, "another file has its number")
+        return facts
 
     def part(self, at: int, size: int) -> CounterPart:
         """Return the part that begins at `at`, counted from the end of the header."""

@@ -37,13 +37,13 @@ class ProcessCounters:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._counts: weakref.WeakSet[SharedKeyCounts] = weakref.WeakSet()
-        self._descriptors: list[int] = []
+        self._files: list[CounterFile] = []
         self.forked()
 
     def forked(self) -> None:
         """Leave the files, which are the parent's, and restart the counts at zero."""
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        while self._files:
+            self._files.pop().close()
         self._free: deque[CounterPart] = deque()
         self._lock = threading.RLock()
         self._counting = False
@@ -112,8 +112,9 @@ class ProcessCounters:
         path = Path(self._folder) / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            self._descriptors.append(descriptor)
             file = CounterFile(descriptor)
+            self._files.append(file)
+            file.fill()
             lock(descriptor)
             # Readers take a file without a lock for that of an ended process.
             path.rename(path.with_suffix(SUFFIX))
