@@ -31,6 +31,7 @@ HOMES = {
     "POLL_SECONDS": "experiments.engine.batch.submission",
     "SEARCH_SECONDS": "experiments.engine.batch.submission",
     "SETTLE_SECONDS": "experiments.engine.batch.submission",
+    "SPEND_SECONDS": "experiments.engine.spending",
     "STALE_SECONDS": "experiments.engine.replica",
     "START_CONCURRENCY": "core.concurrency_limit",
     "TRANSIENT_ATTEMPTS": "core.backoff",

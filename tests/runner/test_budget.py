@@ -28,6 +28,7 @@ from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import Budget, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.experiments.engine.budget import BudgetLedger, EarlierSpend, budget_options
+from tidegate.experiments.engine.spending import RunSpending
 from tidegate.experiments.storage import Status, claims
 from tidegate.providers import ModelPrice, register_price
 from tidegate.testing import Distribution, Scenario, Simulator
@@ -565,18 +566,45 @@ async def test_ended_calls_of_a_row_are_stored_while_it_runs(
         for number in range(20):
             await provider.ask({"n": row["n"], "tokens": 1_000})
             if number % 5 == 4:
-                # A row goes on after all that its ended calls cost is in the database.
-                while dollars_in(place, name) < (number + 1) * 1_000e-6 * 0.999:  # noqa: ASYNC110
+                # A row goes on after all that its ended calls cost is in the database. Under a budget two more are: one
+                # that ends until the next write is durable, and the one that is then in flight.
+                stored = number + (1 if budget is None else 3)
+                while dollars_in(place, name) < stored * 1_000e-6 * 0.999:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
     experiment = Experiment(name, [{"n": 0}], task, budget=budget, spread=spread)
-    runner = ExperimentRunner(place.url, registry=registry, settings=settings(), recover=False)
+    changes = settings(SPEND_SECONDS=0.001, task_timeout=60.0, attempts=1)
+    runner = ExperimentRunner(place.url, registry=registry, settings=changes, recover=False)
     async with provider.client, runner:
         summary = await runner.run(experiment)
     assert (summary.status, summary.answered) == (Status.COMPLETED, 1)
     # At its end the row counts as what it has cost.
     assert dollars_in(place, name) == pytest.approx(20_000e-6)
     assert summary.tokens.metered == 20
+
+
+@in_loop
+async def test_short_rows_without_a_budget_store_nothing_while_they_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten rows of 20 calls made 200 writes."""
+    registry, stored = RateLimitRegistry(tidegate.Settings()), []
+    provider, store = Provider(registry), RunSpending._store
+    monkeypatch.setattr(RunSpending, "_store", lambda *args, **rest: (stored.append(args), store(*args, **rest)))
+
+    async def task(row: Any) -> None:
+        for _ in range(20):
+            await provider.ask({"n": row["n"], "tokens": 1_000})
+
+    for budget, most in ((None, 0), (Budget(usd=5.0), 220)):
+        experiment = Experiment(f"short {budget}", [{"n": n} for n in range(10)], task, budget=budget)
+        async with runner_at(tmp_path, registry=registry, SPEND_SECONDS=3600.0) as runner:
+            summary = await runner.run(experiment)
+        assert (summary.answered, summary.tokens.metered) == (10, 200)
+        assert summary.tokens.cost == pytest.approx(0.2)
+        assert (len(stored) > 10) == (budget is not None)
+        assert len(stored) <= most
+    await provider.client.aclose()
 
 
 @pytest.mark.parametrize("slots", [4, 1_000])

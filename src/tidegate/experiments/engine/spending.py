@@ -1,9 +1,10 @@
 """Spending of one run: what its functions have spent so far is stored, and checked against its budget.
 
 Theory of operation. The calls of a row may be many, and the process may be killed at any of them. So their usage is
-stored while the row runs, by one write of each job at a time: many short calls make few writes. With a budget, a write
-goes at once, and counts twice what was spent since the last one beside it. That is what the function spends until the
-next write is durable, and what it has in flight. The result of the row replaces it all.
+stored while the row runs, by one write of each job at a time: many short calls make few writes. Without a budget, a
+write follows after `SPEND_SECONDS`, so short rows make none. With a budget, it goes at once, and counts twice what was
+spent since the last one beside it. That is what the function spends until the next write is durable, and what it has in
+flight. The result of the row replaces it all.
 """
 
 from __future__ import annotations
@@ -28,12 +29,17 @@ from tidegate.experiments.storage import ItemAttempts, ItemUsage, LogLevel, Stat
 
 logger = logging.getLogger("tidegate")
 
+SPEND_SECONDS = 1.0
+"""Seconds between two writes of what a job without a budget has spent. Raising it loses more of a row that a kill cuts
+short, and makes fewer writes: with none, 150 rows of 20 short calls took twice the time."""
+
 
 @dataclass(slots=True, eq=False)
 class StoredSpend:
     """Spend of a running job in the database, or on its way there.
 
     `counted` are the tokens and costs for which it stands there, and `seen` those that it had spent at the last look.
+    While `writing`, a write is due or under way.
     """
 
     counted: TokenTotals = UNSPENT
@@ -78,13 +84,22 @@ class RunSpending:
         stored = self._stored.setdefault(job, StoredSpend())
         if stored.writing:
             return
-        budgeted, since = self._run.kept_budget is not None, job.spent.less(stored.seen)
-        stored.seen = job.spent
-        counted = job.spent.plus(since).plus(since) if budgeted else job.spent
+        since, stored.seen = job.spent.less(stored.seen), job.spent
+        if self._run.kept_budget is not None:
+            self._store_spent(job, stored, job.spent.plus(since).plus(since), at_once=True)
+        elif job.spent != stored.counted:
+            stored.writing = True
+            self._run.shared.loop.call_later(SPEND_SECONDS, self._on_due, job, stored)
+
+    def _on_due(self, job: Job, stored: StoredSpend) -> None:
+        if not job.done:
+            self._store_spent(job, stored, job.spent, at_once=False)
+
+    def _store_spent(self, job: Job, stored: StoredSpend, counted: TokenTotals, at_once: bool) -> None:
         counted = TokenTotals(*map(max, counted, stored.counted))
         if counted != stored.counted:
             stored.counted, stored.writing = counted, True
-            self._store(job, counted.less(job.spent), partial(self._on_written, job, stored), at_once=budgeted)
+            self._store(job, counted.less(job.spent), partial(self._on_written, job, stored), at_once)
 
     def _on_written(self, job: Job, stored: StoredSpend) -> None:
         stored.writing = False
