@@ -412,3 +412,20 @@ def test_resets_that_tell_no_window_cost_few_refusals(resets: Callable[[float], 
     assert harness.refused <= harness.ROWS
     (quota,) = harness.registry.snapshot().keys[KEY].quotas
     assert quota.window == 60.0
+
+
+class SlowerHarness(Harness):
+    """Its provider admits 60 requests a minute."""
+
+    ROWS = 80
+    PER_SECOND = 1.0
+
+
+def test_refusals_refute_a_window_that_a_short_reset_seems_to_tell() -> None:
+    """The inferred window was 0.4 s, and no smaller bucket explains the resets: 520 refusals of 80 calls."""
+    harness = SlowerHarness(math.inf, lambda left: 0.0 if left >= 1.0 else round(1.0 - left, 2), 0)
+    harness.play()
+    assert harness.paid == len(harness.answered) == harness.ROWS
+    assert harness.refused <= harness.ROWS / 2
+    (quota,) = harness.registry.snapshot().keys[KEY].quotas
+    assert quota.window == 60.0
