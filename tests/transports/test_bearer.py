@@ -313,7 +313,13 @@ def opaque_call(kind: str, server: Server, registry: RateLimitRegistry) -> Calla
 @pytest.mark.parametrize("kind", ["openai", "async openai", "anthropic", "async anthropic"])
 def test_rejection_goes_back_for_another_try_once_a_call(kind: str, registry: RateLimitRegistry) -> None:
     slow, told = {**JSON, "retry-after": "0.02"}, b'{"error": {"message": "Unknown.", "code": "invalid_token"}}'
-    with Server(lambda number, path: (401, JSON, told) if number % 2 == 0 else (429, slow, b"{}")) as server:
+    replies = [(429, slow, b"{}"), (401, JSON, told)] * 4
+
+    def reply(number: int, path: str) -> Any:
+        # More requests than the right ones are told so at once, as each refusal makes the next wait longer.
+        return replies[number - 1] if number <= len(replies) else (400, JSON, b"{}")
+
+    with Server(reply) as server:
         ask = opaque_call(kind, server, registry)
         for _ in range(2):
             with pytest.raises((openai.AuthenticationError, anthropic.AuthenticationError)):
