@@ -51,6 +51,9 @@ def test_what_a_model_writes_is_no_failure(text):
         b'{"success": false}',
         event({"choices": [{"delta": {"content": '"success":false,"code":1302,"msg":"rate limit exceeded"'}}]}),
         event({"choices": [{"message": {"tool": {"success": False, "message": "rate limit exceeded"}}}]}),
+        event({"success": False, "code": 1302, "msg": "rate limit exceeded", "choices": [{"delta": {"content": "5"}}]}),
+        event({"error": {"message": "", "code": 0, "type": None, "details": {}}, "id": "x"}),
+        b'{\n"choices": [\n{"success": false, "code": 1302, "msg": "rate limit exceeded"}\n]\n}',
     ],
 )
 def test_an_ordinary_chunk_is_no_failure(chunk):
@@ -69,6 +72,7 @@ def test_an_ordinary_chunk_is_no_failure(chunk):
         (OPENAI, event({"type": "response.failed", "response": {"error": {"code": "server_error"}}}), Kind.TRANSIENT),
         (COMPATIBLE, event({"error": "The request queue is full.", "code": 503}), Kind.OVERLOADED),
         (COMPATIBLE, event({"error": {"code": 502, "message": "Provider returned error"}}), Kind.TRANSIENT),
+        (COMPATIBLE, event({"error": {"error": {"code": 429, "message": "rate limit"}}}), Kind.RATE_LIMIT),
         (COMPATIBLE, b'{"error":"model overloaded"}\n', Kind.OVERLOADED),
         (COMPATIBLE, b'{\n "error": {\n  "code": "limit_burst_rate"\n }\n}', Kind.RATE_LIMIT),
         (COMPATIBLE, b'event:error\ndata:{"code":"limit_burst_rate","message":"x"}\n\n', Kind.RATE_LIMIT),

@@ -70,8 +70,10 @@ def test_refusal_in_a_good_answer_is_waited_out(ask: Callable[[RateLimitRegistry
         {"Response": {"Error": {"Code": "LimitExceeded", "Message": "Rate limit exceeded"}}},
         {"choices": None, "usage": {"total_tokens": 0}, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}},
         {"error": {"code": 429, "message": "rate limit"}, "usage": {"prompt_tokens": 3, "completion_tokens": 1}},
+        {"error": {"code": 429, "message": "rate limit"}, "choices": [{"message": {"content": ""}}]},
+        {"success": False, "errors": [{"code": 429, "message": "rate limit"}], "result": None},
     ],
-    ids=["baidu", "baidu-error-code", "success", "tencent", "minimax", "openrouter"],
+    ids=["baidu", "baidu-error-code", "success", "tencent", "minimax", "openrouter", "empty", "cloudflare"],
 )
 def test_each_form_of_a_refusal_with_200_that_a_stream_may_have_is_one_in_a_whole_answer(refusal: Any) -> None:
     registry = RateLimitRegistry(tidegate.Settings())
@@ -82,18 +84,65 @@ def test_each_form_of_a_refusal_with_200_that_a_stream_may_have_is_one_in_a_whol
     assert (only(registry).refused, only(registry).absorbed, only(registry).answered) == (1, 1, 1)
 
 
+CHOICES = [{"index": 0, "message": {"role": "assistant", "content": "5"}}]
+LIMITED = {"success": False, "code": 1302, "msg": "rate limit exceeded"}
+GOOD = [
+    {"code": 200, "msg": "success", "data": [{"score": 0.5}]},
+    {"code": 20000, "msg": "rate limit exceeded", "choices": CHOICES},
+    {"results": [{"text": "error", **LIMITED}]},
+    {**LIMITED, "choices": CHOICES},
+    {**LIMITED, "message": {"role": "assistant", "content": "5"}},
+    {**LIMITED, "answer": "5"},
+    {"code": 1302, "msg": "rate limit exceeded", "text": "5"},
+    {"code": 1302, "msg": "rate limit exceeded", "task_id": "x"},
+    {"code": 200, "msg": "The rate limit of the API is 5 requests per minute", "id": "x"},
+    {"success": False, "code": 0, "msg": "rate limit exceeded"},
+    {"success": False, "errors": [], "result": {"response": "5"}},
+    {"success": False, "errors": [], "result": None},
+    {"success": False, "code": "flagged", "output": "5"},
+    {"error_code": 18, "error_msg": "qps request limit reached", "result": "5"},
+    {"error_code": "SUCCESS", "error_msg": "Open api qps request limit is 5", "id": "x"},
+    {"choices": CHOICES, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}},
+    {"Response": {"Error": {"Code": "", "Message": ""}, "RequestId": "x"}},
+    {"Response": {"Error": {"Code": "LimitExceeded", "Message": "rate limit"}, "Choices": CHOICES}},
+    {"ResponseMetadata": {"Error": {"Code": "LimitExceeded", "Message": "rate limit"}}, "Result": {"Choices": CHOICES}},
+    {"error": {"message": "", "code": ""}, "id": "x"},
+    {"error": {"message": "success", "code": 0}, "id": "x"},
+    {"error": "none", "id": "x"},
+    {"error": {"code": 0, "message": "no error"}, "data": [{"embedding": [0.5]}]},
+    {"error": {"code": 429, "message": "rate limit"}, "choices": CHOICES},
+]
+LINE = json.dumps(LIMITED)
+
+
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01)
+@pytest.mark.parametrize("ask", [by_httpx, by_aiohttp])
 @pytest.mark.parametrize(
-    "body",
+    "text",
+    [*map(json.dumps, GOOD), f'{{\n"choices": [\n{LINE}\n]\n}}'],
+)
+def test_good_answer_without_usage_is_an_answer(text: str, ask: Callable[[RateLimitRegistry, str], Any]) -> None:
+    registry = RateLimitRegistry(tidegate.Settings())
+    with Server(lambda number, path: (200, JSON, text.encode() if number == 1 else ANSWER)) as server:
+        assert ask(registry, server.chat) == json.loads(text)
+        assert len(server.seen) == 1
+    assert (only(registry).refused, only(registry).failed, only(registry).answered) == (0, 0, 1)
+
+
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01)
+@pytest.mark.parametrize(
+    "text",
     [
-        {"code": 200, "msg": "success", "data": [{"score": 0.5}]},
-        {"code": 20000, "msg": "rate limit exceeded", "choices": [{"message": {"content": "5"}}]},
-        {"results": [{"text": "error", "success": False, "msg": "rate limit exceeded", "code": 1302}]},
+        f'[\n{LINE},\n{{"text": "5"}},\n{LINE}\n]',
+        f'{LINE}\n{{"text": "5"}}',
+        'data: {"error": {"code": 429, "message": "rate limit"}}\n}',
     ],
 )
-def test_good_answer_without_usage_is_an_answer(body: Any) -> None:
+def test_good_answer_that_is_no_object_is_an_answer(text: str) -> None:
+    """It may be a transcript, or hold one result a line."""
     registry = RateLimitRegistry(tidegate.Settings())
-    with Server(lambda number, path: (200, JSON, json.dumps(body).encode())) as server:
-        assert by_httpx(registry, server.chat) == body
+    with Server(lambda number, path: (200, JSON, text.encode() if number == 1 else ANSWER)) as server:
+        assert registry.wrap(httpx.Client()).post(server.chat, json=BODY).text == text
         assert len(server.seen) == 1
     assert (only(registry).refused, only(registry).failed, only(registry).answered) == (0, 0, 1)
 

@@ -19,7 +19,7 @@ from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Re
 from tidegate.providers import _values
 from tidegate.providers._headers import Found, gather, noted, origin, read_found, row_at
 from tidegate.providers._schema import CODE, KINDS, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, HeaderRow, Provider
-from tidegate.providers._usage import usage_of
+from tidegate.providers._usage import has_content, usage_of
 from tidegate.providers._values import window_name
 from tidegate.providers.refusal_body import (
     MAX_BODY,
@@ -44,10 +44,14 @@ _PAYLOAD = re.compile(rb"\{[^{}]{0,4096}\}")
 _REFUSED = re.compile(rb'"(?:status_code|error_code|code)"\s*:\s*"?[1-9]')
 """Code of a refusal in `base_resp` or at the top: a good answer has 0 there, or none."""
 
-_CONTENT = frozenset(
-    {"choices", "content", "output", "candidates", "data", "result", "results", "embeddings", "errors", "usage"}
-)
-"""Fields of a good answer beside which a code is no refusal. `errors` are those of the parts of a request."""
+_CONTENT = frozenset({
+    "choices", "content", "output", "outputs", "text", "answer", "candidates", "data", "result", "results", "embedding",
+    "embeddings", "completion", "response", "message", "image", "images", "audio", "task_id",
+})  # fmt: skip
+"""Fields of a good answer, in any case, beside which no code is a refusal: it may have been paid."""
+
+_GOOD_CODES = frozenset({"", "200", "201", "202", "20000", "success", "ok", "none", "false"})
+"""Codes of good answers, without leading zeros."""
 
 _UNLIKE = re.compile(rb'"Error"|"success"\s{0,4}:\s{0,4}false')
 """Marks of a refusal in a good answer that has no `error`."""
@@ -150,12 +154,12 @@ def _plan(provider: Provider, found: Found, now_on: datetime) -> tuple[bool, flo
     return rejected, max((wait for wait in waits if wait is not None), default=None)
 
 
-def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
+def judge_event(provider: Provider, chunk: bytes, whole: bool = False) -> Outcome | None:
     """Return the failure in a chunk of a good stream, or None. Quick if there is none; never raise.
 
     `chunk` should hold whole lines: server-sent events (`data: {…}`) or JSON lines. It may also hold whole messages of
     Amazon's event stream, whose exceptions name their type in a header. Text of a model cannot match: JSON escapes its
-    quotes, and only top-level fields of a parsed event count.
+    quotes, and only top-level fields of a parsed event count. A `whole` answer is one JSON document, and no event.
     """
     thrown = _thrown(chunk) if b":exception-type" in chunk else None
     if thrown is not None:
@@ -169,7 +173,7 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
     named = b"event: error" in chunk or b"event:error" in chunk
     if not native and not named and b'"error"' not in chunk:
         return None
-    for line, failing in _event_lines(chunk):
+    for line, failing in ((chunk, False),) if whole else _event_lines(chunk):
         refused, sure = _refused_with_200(line) if native else (None, False)
         if refused is not None:
             # An unknown code is no outage: the server has answered.
@@ -207,6 +211,8 @@ def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
     whole = chunk.strip(b" \t\r\n,[]")
     if whole[:1] == b"{" and whole[-1:] == b"}" and b"\n" in whole and len(whole) <= MAX_BODY:
         yield whole, False
+        if parsed(whole) is not None:
+            return
     failing = False
     for line in chunk.splitlines():
         if line.startswith(b"event:"):
@@ -228,22 +234,45 @@ def _refused_with_200(line: bytes) -> tuple[RefusalDetails | None, bool]:
     document = parsed(line) if len(line) <= MAX_BODY else None
     if not isinstance(document, dict):
         return None, False
-    found = document.get("base_resp")
-    code = found.get("status_code") if isinstance(found, dict) else None
-    if isinstance(code, int) and code != 0:
-        return refusal_in({"base_resp": found}), True
     for name in ("Response", "ResponseMetadata"):
         holder = document.get(name)
         if isinstance(holder, dict) and isinstance(holder.get("Error"), dict):
-            return refusal_in({name: {"Error": holder["Error"]}}), True
-    if document.get("success") is False and not document.keys().isdisjoint(("code", "error", "errors")):
+            refused = _states(holder["Error"]) and not _answers({**document, **holder, name: None})
+            return (refusal_in({name: {"Error": holder["Error"]}}) if refused else None), refused
+    if _answers(document):
+        return None, False
+    found = document.get("base_resp")
+    if isinstance(found, dict) and isinstance(found.get("status_code"), int) and _states(found["status_code"]):
+        return refusal_in({"base_resp": found}), True
+    if document.get("success") is False and any(_states(document.get(name)) for name in ("code", "error", "errors")):
         return refusal_in(document), True
     code = document.get("error_code")
-    if code and isinstance(code, int | str) and code != "0":
+    if isinstance(code, int | str) and _states(code):
         return refusal_in(document), True
-    # A good answer may have a code and a message too: its words must state a refusal.
-    stated = isinstance(document.get("msg"), str) and not any(document.get(name) for name in _CONTENT)
-    return (refusal_in(document) if stated and document.get("code") else None), False
+    # A good answer may have a code and a message too: its words must state a refusal, which no part of it caused.
+    stated = isinstance(document.get("msg"), str) and _states(document.get("code")) and not document.get("errors")
+    return (refusal_in(document) if stated else None), False
+
+
+def _answers(document: dict[str, object]) -> bool:
+    """Return whether a document holds anything of an answer. A usage of zero and a message of words are nothing."""
+    usage, message = document.get("usage"), document.get("message")
+    if isinstance(usage, dict) and any(isinstance(number, int) and number > 0 for number in usage.values()):
+        return True
+    held = {**document, "message": message if isinstance(message, dict) else None}
+    return any(value and name.lower() in _CONTENT for name, value in held.items())
+
+
+def _states(error: object) -> bool:
+    """Return whether a code or an error states a failure. The code of a good answer and an empty object do not."""
+    if isinstance(error, str | int):
+        return str(error).lower().lstrip("0") not in _GOOD_CODES
+    if not isinstance(error, dict):
+        return bool(error)
+    code = error.get("code", error.get("Code"))
+    if code not in (None, "") and not _states(code):
+        return False
+    return any(bool(value) if isinstance(value, dict) else _states(value) for value in error.values())
 
 
 def _event_refusal(line: bytes, failing: bool) -> RefusalDetails | None:
@@ -257,10 +286,11 @@ def _event_refusal(line: bytes, failing: bool) -> RefusalDetails | None:
     document = parsed(line)
     if not isinstance(document, dict):
         return refusal_of(line) if failing else None
-    kind = document.get("type")
-    if failing or kind in ("error", "response.failed") or document.get("error"):
+    kind, error = document.get("type"), document.get("error")
+    if failing or kind in ("error", "response.failed"):
         return refusal_in(document)
-    return None
+    # An error beside a text is that of a part, or of a provider that a gateway asked first.
+    return refusal_in(document) if _states(error) and not (_answers(document) and has_content(line)) else None
 
 
 def _outcome(provider: Provider, evidence: Evidence, ignored: int, status: int | None) -> Outcome:

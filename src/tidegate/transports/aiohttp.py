@@ -29,7 +29,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome
 from tidegate.transports import bearer, gateway_url, sigv4
 from tidegate.transports.bodies import ErrorBody
-from tidegate.transports.call import MAX_CHECKED_BYTES, HttpCall, take_token
+from tidegate.transports.call import MAX_CHECKED_BYTES, HttpCall, is_stream, take_token
 from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
 from tidegate.transports.own_answers import NO_RETRY, RETRYABLE, TOO_MANY_REQUESTS_STATUS
 from tidegate.transports.patches import LOOK_FROM_CALLS, Clients, note_aiohttp, unreadable
@@ -141,7 +141,7 @@ class AiohttpCall(HttpCall):
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
         outcome = super().outcome(permit, status, response, body)
         if outcome.kind is Kind.OK and body is not None:
-            failure = providers.judge_event(self.provider, body[-MAX_CHECKED_BYTES:])
+            failure = providers.judge_event(self.provider, body[-MAX_CHECKED_BYTES:], not is_stream(self, response))
             return outcome if failure is None else failure._replace(status=status)
         return outcome
 

@@ -78,6 +78,9 @@ MAX_CHECKED_BYTES = 4096
 """Upper bound, in bytes, of a complete body that is checked for an error under a 200, and of the end of a complete
 stream. Chosen: ModelScope and OpenRouter send such errors (provider-facts.md rule 7), which are short."""
 
+_EVENTS = (b"event-stream", b"eventstream", b"ndjson")
+"""Parts of the content types of streams. Any other good answer is one document."""
+
 _ENDS = (b"}", b"]")
 """Last bytes of a complete JSON document from an inference endpoint."""
 
@@ -306,7 +309,7 @@ class HttpCall(GovernedCall, ABC):
                 # The program gets it as it is; no count has it as an answer.
                 return outcome._replace(kind=Kind.TRANSIENT, row=UNREADABLE)
             if body is not None:
-                return self.answered(permit, outcome, body)
+                return self.answered(permit, outcome, body, response)
         except Exception as error:
             logger.exception("response not judged: %s was raised; it is returned unchanged", type(error).__name__)
             # The stream holds the permit, which only the end of the stream may settle.
@@ -345,13 +348,17 @@ class HttpCall(GovernedCall, ABC):
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
         return Outcome(Kind.ABANDONED, row="exception")
 
-    def answered(self, permit: Permit, outcome: Outcome, body: bytes) -> Outcome:
-        """Return the outcome of a complete answer with its usage, and train the key's estimate."""
+    def answered(self, permit: Permit, outcome: Outcome, body: bytes, response: Any = None) -> Outcome:
+        """Return the outcome of a complete answer with its usage, and train the key's estimate.
+
+        Without a `response`, the watch of a stream has judged the body.
+        """
         usage = providers.usage_of(self.provider, body, self.request_facts[0])
         # An answer that charged for its input is no refusal, unless it has an `error`. By `find`: in Python 3.11 `in`
-        # raises inside first. A stream is judged by its watch.
-        if not self.stream and (usage is None or not usage[0] or body.find(b'"error"') >= 0):
-            failure = providers.judge_event(self.provider, body) if len(body) <= MAX_CHECKED_BYTES else None
+        # raises inside first. A stream reports failures to its reader, even if it has arrived already.
+        if response is not None and (usage is None or not usage[0] or body.find(b'"error"') >= 0) and not self.stream:
+            short = len(body) <= MAX_CHECKED_BYTES
+            failure = providers.judge_event(self.provider, body, not is_stream(self, response)) if short else None
             if failure is not None:
                 return failure._replace(status=outcome.status)
         if permit.trace is not None and permit.trace.receivers:
@@ -430,10 +437,19 @@ def _remember_credentials(call: HttpCall) -> None:
         logger.exception(text, type(error).__name__)
 
 
+def _content_type(call: HttpCall, response: Any) -> bytes:
+    return next((value.lower() for name, value in call.pairs(response) if name.lower() == b"content-type"), b"")
+
+
+def is_stream(call: HttpCall, response: Any) -> bool:
+    """Return whether an answer is a stream by its content type, however it is read."""
+    kind = _content_type(call, response)
+    return any(part in kind for part in _EVENTS)
+
+
 def _is_unreadable(call: HttpCall, response: Any, body: bytes) -> bool:
     """Return whether a good answer is unusable: truncated JSON, or the HTML page of a gateway."""
-    kinds = [value.lower() for name, value in call.pairs(response) if name.lower() == b"content-type"]
-    kind = kinds[0] if kinds else b""
+    kind = _content_type(call, response)
     if b"json" in kind:
         return body.rstrip()[-1:] not in _ENDS or not body.strip()
     return b"text/html" in kind
