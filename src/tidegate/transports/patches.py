@@ -41,6 +41,8 @@ class Patches:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._handles: dict[tuple[type | ModuleType, str], Any] = {}
+        # What a thread is about to patch: a signal handler of the same thread may patch too.
+        self._begun: dict[tuple[type | ModuleType, str], object] = {}
 
     @property
     def on(self) -> bool:
@@ -48,11 +50,17 @@ class Patches:
 
     def put(self, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
         """Wrap `target.method`, also again if other code restored it; return False if the wrapper is set."""
+        place, mark = (target, method), object()
         with self._lock:
-            if (handle := self._handles.get((target, method))) and _is_on(handle, vars(target).get(method)):
+            if self._begun.setdefault(place, mark) is not mark:
                 return False
-            self._handles[target, method] = wrapt.wrap_function_wrapper(target, method, wrapper)
-            return True
+            try:
+                if (handle := self._handles.get(place)) and _is_on(handle, vars(target).get(method)):
+                    return False
+                self._handles[place] = wrapt.wrap_function_wrapper(target, method, wrapper)
+                return True
+            finally:
+                self._begun.pop(place, None)
 
     def remove(self) -> None:
         """Restore every patched method; a patch under a foreign wrapper stays and does nothing."""
