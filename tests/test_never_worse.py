@@ -94,6 +94,7 @@ def test_the_words_of_an_exception_are_compared_without_what_differs_between_run
     ("one", "other"),
     [
         ("at 0x7f12ab", "at 0x99"),
+        ("the Converse operation (reached max retries: 4): Too many", "the Converse operation: Too many"),
         ("id 123e4567-e89b-12d3-a456-426614174000", "id 00000000-e89b-12d3-a456-426614174fff"),
         ("HTTPConnectionPool(host='127.0.0.1', port=81)", "HTTPConnectionPool(host='127.0.0.1', port=82)"),
         ("reset at 2026-01-01T10:00:00Z", "reset at 2026-01-01T10:00:07.5Z"),

@@ -30,6 +30,7 @@ OWN_ANSWER = "tidegate: no request was sent"
 """Words of the answer that tidegate makes itself for a call that may wait no longer. Source: docs/waiting.md."""
 
 CHANGING = (
+    (r" \(reached max retries: \d+\)", ""),  # botocore 1.44.8 exceptions.py: after a repetition of its own alone
     (r"0x[0-9a-f]+", "0x0"),
     (r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b", "ID"),
     (r"\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b", "ID"),
