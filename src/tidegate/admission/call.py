@@ -57,12 +57,12 @@ class KeyCall(Waiter):
 
     @property
     def recalled(self) -> bool:
-        """Return whether the scheduler has recalled this work, or a program that was ended waits for its thread."""
+        """Return whether the scheduler has recalled this work, or an interrupted program waits for its thread."""
         return self.is_exiting or (self.handoff is not None and self.handoff.is_recalled)
 
     @property
     def is_exiting(self) -> bool:
-        """Return whether the program was ended and only waits for its threads, as this one saw."""
+        """Return whether the program was interrupted and only waits for its threads to end, as this one saw."""
         return getattr(getattr(self, "waker", None), "exiting", False)
 
     def enqueue(self, now: float, deadline: float) -> Permit | None:
@@ -273,7 +273,7 @@ class GovernedCall(KeyCall):
             return ""
         head = self.registry.closing(self)
         why = wait_text(*head) if head.gate else f"it waited for {awaited(ended.gate or self.gate)}"
-        why = "the program was interrupted, or cancelled its pool" if self.is_exiting else why
+        why = "the program was interrupted" if self.is_exiting else why
         waited = f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s"
         return printable(f"tidegate: call to {self.key} given up: {waited}; {why}")
 

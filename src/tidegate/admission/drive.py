@@ -119,8 +119,7 @@ async def adrive(call: GovernedCall, started: tuple[Permit, AttemptResult] | Non
 class ThreadWaker:
     """Waker of a thread; `blocks` says that the thread has a running event loop, which waits with it.
 
-    `exiting` says that the program was interrupted, or cancelled its pool, and only waits for its threads to end: the
-    call ends its wait.
+    `exiting` says that the program was interrupted and only waits for its threads to end: the call ends its wait.
     """
 
     __slots__ = ("_look_at", "_woken", "blocks", "exiting", "thread")

@@ -29,7 +29,7 @@ from tidegate.core.circuit_breaker import AVAILABLE, KeyOutage
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.saved_state import SavedKey, export, export_quotas
 from tidegate.core.values import INFINITY, Cost, Key, Outcome
-from tidegate.core.window_inference import DEFAULT_WINDOW_SECONDS
+from tidegate.core.window_bounds import DEFAULT_WINDOW_SECONDS
 from tidegate.errors import ConfigurationError
 from tidegate.providers import load_prices
 from tidegate.settings import Settings

@@ -1,4 +1,4 @@
-"""State of other threads, and of a program that was ended and only waits for its threads.
+"""State of other threads, and of an interrupted program that only waits for its threads to end.
 
 Python 3.11 may collect garbage while it looks at all threads, under its own lock. A finalizer can then let another
 thread run that needs this lock, and the process stands still (CPython issue 106883). So no garbage is collected during

@@ -27,7 +27,7 @@ class Waker(Protocol):
 
     A waker may also have these attributes. `loop` is the event loop of the call, None for a thread; `thread` is the
     identifier of its thread. `blocks` says that this thread has a running event loop, which the call blocks.
-    `exiting` says that nobody waits for the call but the end of the program.
+    `exiting` says that nobody waits for the call but the end of an interrupted program.
     `nudge()` makes the call look soon, from a finalizer, which may run inside any code; without it `wake` does.
     """
 

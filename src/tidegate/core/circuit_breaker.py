@@ -146,9 +146,7 @@ class CircuitBreaker:
             opened = self._to(BreakerEvent.PROBE_FAILED)
             self._cooldown = min(MAX_COOLDOWN_SECONDS, self._cooldown * COOLDOWN_GROWTH)
         else:
-            opened = (
-                self.failures >= OUTAGE_FAILURES and self._is_outage(in_flight, now) and self._to(BreakerEvent.TRIPPED)
-            )
+            opened = self._is_outage(in_flight, now) and self._to(BreakerEvent.TRIPPED)
         if opened:
             self.ready_at = now + self._cooldown * (0.75 + 0.5 * draw)
         return opened
