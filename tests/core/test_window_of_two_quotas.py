@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from tidegate.core.window_inference import NATURAL_WINDOWS_SECONDS, snap, window_interval
+from tidegate.core.window_bounds import NATURAL_WINDOWS_SECONDS, snap, window_interval
 
 
 @pytest.mark.parametrize("window", NATURAL_WINDOWS_SECONDS)

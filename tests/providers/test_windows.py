@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.values import Kind, Outcome, QuotaReading
-from tidegate.core.window_inference import NATURAL_WINDOWS_SECONDS, snap, window_interval
+from tidegate.core.window_bounds import NATURAL_WINDOWS_SECONDS, snap, window_interval
 from tidegate.providers import OPENAI, dimensions, window_name, window_of
 
 

@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     backoff,
     ceiling,
+    chance_odds,
     charging,
     circuit_breaker,
     concurrency_limit,
@@ -51,6 +52,7 @@ from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     server_clock,
     token_bucket,
     values,
+    window_bounds,
     window_inference,
     windowed_phase,
 )

@@ -24,12 +24,13 @@ from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
 from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL_REFUSAL_SHARE, WHOLE_HINT_SECONDS, Pause, rounding_of
+from tidegate.core.chance_odds import BELIEVED_LOG_ODDS, PROVEN_LOG_ODDS
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import expected_charge
-from tidegate.core.refusal_cause import BELIEVED_LOG_ODDS, PROVEN_LOG_ODDS, RefusalCause
+from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
 from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading, Source
 

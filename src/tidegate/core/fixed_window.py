@@ -25,7 +25,7 @@ from typing import NamedTuple
 from tidegate.core.quota_base import OVERTAKEN_SECONDS, LoggedCharge, QuotaMirror
 from tidegate.core.reset_schedule import ResetSchedule, boundary_of
 from tidegate.core.values import INFINITY, QuotaReading, Refill
-from tidegate.core.window_inference import DEFAULT_WINDOW_SECONDS, MONTH_SECONDS, usable_window
+from tidegate.core.window_bounds import DEFAULT_WINDOW_SECONDS, MONTH_SECONDS, usable_window
 
 CAREFUL_STEP_SHARES = (1.0 / 256.0, 1.0 / 8.0)
 """Shares of the limit, one request at least, that the first and the last careful steps send."""

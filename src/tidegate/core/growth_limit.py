@@ -24,10 +24,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from math import log
 
+from tidegate.core.chance_odds import EXCLUDED_OUTCOME_CHANCE, PROVEN_LOG_ODDS
 from tidegate.core.rate_meter import Burst
-from tidegate.core.refusal_cause import EXCLUDED_OUTCOME_CHANCE, PROVEN_LOG_ODDS
 from tidegate.core.values import INFINITY
-from tidegate.core.window_inference import NATURAL_WINDOWS_SECONDS
+from tidegate.core.window_bounds import NATURAL_WINDOWS_SECONDS
 
 INTERVAL_PERIODS = 2
 """Periods of the interval that are kept beside a natural one: more of them take longer."""

@@ -28,6 +28,7 @@ from collections.abc import Mapping
 from math import sqrt
 
 from tidegate.core.backoff import PROGRESS_CALLS
+from tidegate.core.chance_odds import BELIEVED_LOG_ODDS
 from tidegate.core.pacer_phases import (
     CHANGED_RATE_HOLD_SECONDS,
     FIRST_HOLD_SPANS,
@@ -57,7 +58,6 @@ from tidegate.core.pacer_phases import (
 )
 from tidegate.core.ramp_phase import RampPhase
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
-from tidegate.core.refusal_cause import BELIEVED_LOG_ODDS
 from tidegate.core.values import INFINITY, Cause
 from tidegate.core.windowed_phase import WINDOW_SIGN_WAITS, WindowedPhase
 

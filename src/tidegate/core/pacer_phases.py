@@ -26,10 +26,10 @@ from __future__ import annotations
 from enum import IntEnum
 from math import sqrt
 
+from tidegate.core.chance_odds import BELIEVED_LOG_ODDS, PROVEN_LOG_ODDS
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
-from tidegate.core.refusal_cause import BELIEVED_LOG_ODDS, PROVEN_LOG_ODDS
 from tidegate.core.values import INFINITY, Cause
-from tidegate.core.window_inference import NATURAL_WINDOWS_SECONDS
+from tidegate.core.window_bounds import NATURAL_WINDOWS_SECONDS
 
 
 class PacerPhase(IntEnum):

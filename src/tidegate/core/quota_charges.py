@@ -15,7 +15,7 @@ from tidegate.core.provenance import QuotaProvenance
 from tidegate.core.quota_base import LoggedCharge, QuotaMirror
 from tidegate.core.server_clock import ServerClock
 from tidegate.core.values import HOLDING, INFINITY, MAX_AMOUNT, PLACES, PRODUCED, Cost
-from tidegate.core.window_inference import DEFAULT_WINDOW_SECONDS
+from tidegate.core.window_bounds import DEFAULT_WINDOW_SECONDS
 
 
 def charge_of(mirror: QuotaMirror, cost: Cost, place: int, reserves: bool) -> tuple[float, float]:

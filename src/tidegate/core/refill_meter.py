@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tidegate.core.quota_base import OVERTAKEN_SECONDS
 from tidegate.core.values import INFINITY
-from tidegate.core.window_inference import COARSE_ROUNDING_SECONDS
+from tidegate.core.window_bounds import COARSE_ROUNDING_SECONDS
 
 FIRST_STEP = 4.0
 """Times that a trial shortens a window at most. Each refused trial costs the refusals of one way back, each step a

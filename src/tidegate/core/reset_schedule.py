@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import isfinite
 
 from tidegate.core.values import INFINITY, QuotaReading, ResetInstant
-from tidegate.core.window_inference import COARSE_ROUNDING_SECONDS, NATURAL_WINDOWS_SECONDS, snap, usable_window
+from tidegate.core.window_bounds import COARSE_ROUNDING_SECONDS, NATURAL_WINDOWS_SECONDS, snap, usable_window
 
 SAME_BOUNDARY_SHARE = 0.25
 """Share of a period (or of the shortest window) within which two signs are of one boundary."""

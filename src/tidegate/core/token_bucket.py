@@ -30,7 +30,8 @@ from tidegate.core.charging import RULES
 from tidegate.core.quota_base import OVERTAKEN_SECONDS, LoggedCharge, QuotaMirror
 from tidegate.core.refill_meter import BUSY_UNITS, RefillCheck, RefillTrial
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
-from tidegate.core.window_inference import DEFAULT_WINDOW_SECONDS, WindowInference, overdraws, usable_window
+from tidegate.core.window_bounds import DEFAULT_WINDOW_SECONDS, overdraws, usable_window
+from tidegate.core.window_inference import WindowInference
 
 MAX_ESTIMATE_RATIO = 2.0
 """Most times that a charge exceeds its estimate. Chosen: one by characters may be half of the charge."""

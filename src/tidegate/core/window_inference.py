@@ -1,13 +1,8 @@
 """Inference of a quota's window and its kind of refill from the reset times in answers.
 
-Theory of operation. A continuously refilled bucket of `limit` gets back `limit / window` a second. After `used` units
-were taken, it is full again in `used * window / limit` seconds. A response states `limit`, `remaining` and that time,
-each rounded up or down. So `reset * limit / used` bounds the window, and the bounds of all answers are intersected.
-Source: provider-facts.md rules 2 and 3 (of 2,750 captured OpenAI answers 2,586 fit 60 s, 109 fit a day).
-
-Each hypothesis in `CONVENTIONS` says how a provider rounds, and what its time counts from: the admission of the
-request, or the answer (what lies in between is at most the latency). Each has its own intersection. Those that become
-empty are refuted, and the first one left holds; of those that differ in the rounding, one with a natural window.
+Theory of operation. Each answer bounds the window (`core.window_bounds`), and the bounds of all answers are
+intersected, apart for each convention of rounding. Conventions whose intersection becomes empty are refuted, and the
+first one left holds; of those that differ in the rounding, one with a natural window.
 
 If all are refuted, the answer contradicts the others, and is set aside. If the next one does so too, one of three cases
 applies:
@@ -24,62 +19,18 @@ Some resets tell no window, as the time until one more request fits. Refusals re
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tidegate.core.values import INFINITY, QuotaReading, Refill
-
-NATURAL_WINDOWS_SECONDS = (1.0, 10.0, 60.0, 3600.0, 86400.0, 2592000.0)
-"""Windows, in seconds, that providers really use (provider-facts.md rule 2), shortest first."""
-
-DEFAULT_WINDOW_SECONDS = 60.0
-"""Seconds; most published limits are per minute (OpenAI, Anthropic, Azure rate-limit pages, read 2026-10-04)."""
-
-MONTH_SECONDS = 31 * 86_400.0
-"""The longest window any provider is known to count over (provider-facts.md rule 2), in seconds."""
-
-_RESET_SLACK_SHARE = 1e-6
-"""Relative slack at both ends: `172.799999ms` of 500,000 a day says 86,399.9995 s."""
-
-
-def window_interval(
-    limit: float, remaining: float, reset_after: float, resolution: float, quantum: float, overdrawn: bool = False
-) -> tuple[float, float] | None:
-    """Return the shortest and longest window (seconds) that one reading allows, or None where it says nothing.
-
-    `reset_after` is cut to `resolution` seconds, and `remaining` to `quantum`. A quantum above 1 is a rounding to the
-    nearest, which errs both ways (provider-facts.md section 5). With `overdrawn`, more than the limit may have been
-    used, so the lower end is 0. The upper end may be infinite.
-    """
-    if limit <= 0 or reset_after < 0 or remaining < 0:
-        return None
-    used = limit - remaining
-    if used <= 0:
-        return None
-    most = used + (quantum if quantum > 1 else 0.0)
-    least = used - quantum
-    low = 0.0 if overdrawn else reset_after * limit / most
-    high = (reset_after + resolution) * limit / least if least > 0 else INFINITY
-    return low, high
-
-
-def snap(low: float, high: float, prefer: float | None = None) -> float | None:
-    """Return the natural window inside [low, high]: `prefer` if it is inside, else the shortest, else None.
-
-    The shortest, because `remaining` is a floor: the lower end is at least 0.6 of the truth (provider-facts.md rule 2).
-    """
-    low -= low * _RESET_SLACK_SHARE
-    high += high * _RESET_SLACK_SHARE
-    if prefer is not None and low <= prefer <= high:
-        return prefer
-    for window in NATURAL_WINDOWS_SECONDS:
-        if low <= window <= high:
-            return window
-    return None
-
-
-def usable_window(seconds: float | None, otherwise: float) -> float:
-    return seconds if seconds is not None and 1e-3 <= seconds <= MONTH_SECONDS else otherwise
-
+from tidegate.core.window_bounds import (
+    COARSE_ROUNDING_SECONDS,
+    CONVENTIONS,
+    DEFAULT_WINDOW_SECONDS,
+    FROM_ANSWER,
+    NATURAL_WINDOWS_SECONDS,
+    overdraws,
+    snap,
+    stated_window,
+    usable_window,
+)
 
 DENIED_WINDOW_RATIO = 2.0
 DENIABLE_LIMIT_SHARE = 1.0 / 3.0
@@ -94,9 +45,6 @@ EQUAL_WINDOWS_SHARE = 1e-6
 
 EXACT_WINDOW_SHARE = 0.002
 """Share by which a window may be off that follows from two times of a refusal, each cut to a millisecond."""
-
-COARSE_ROUNDING_SECONDS = 0.5
-"""Seconds of rounding from which on a time is the difference of two rounded instants, and may err both ways."""
 
 JITTER_SECONDS = 0.1
 JITTER_SHARE = 0.1
@@ -115,59 +63,12 @@ MAX_RESET_DECIMALS = 3
 """Most decimals of a second of a reset. A provider whose resets so far need fewer rounds to fewer."""
 
 
-class Convention(NamedTuple):
-    """A way to state a reset: what is stated is at most so much above and below the truth.
-
-    `above` and `below` are shares of the rounding. `transit` is the share of the latency that the truth may be above.
-    """
-
-    above: float
-    below: float
-    transit: float
-
-
-CONVENTIONS = (
-    Convention(0.0, 1.0, 0.0),
-    Convention(1.0, 0.0, 0.0),
-    Convention(0.5, 0.5, 0.0),
-    Convention(0.0, 1.0, 1.0),
-    Convention(1.0, 0.0, 1.0),
-    Convention(1.0, 1.0, 1.0),
-)
-"""Cut, rounded up, rounded to the nearest; from the admission and from the answer. The last one allows any rounding and
-the difference of two rounded instants. Instants begin with the fourth."""
-
-FROM_ANSWER = 3
-"""Index of the first convention that counts from the answer."""
-
 SHORTEST_WINDOW_SECONDS = 1.0
 """Seconds. A shorter window needs proof that no smaller bucket explains the answers, because no provider documents one
 (provider-facts.md rule 2)."""
 
 IMPOSSIBLE_BOUNDS = (0.0, -1.0)
 """Bounds that no window satisfies."""
-
-
-def overdraws(reading: QuotaReading, remaining: float) -> bool:
-    """Return whether less than nothing may be left: output charged at its end overdraws, and headers show zero."""
-    return remaining <= 0.0 and reading.unit != "requests"
-
-
-def _stated_window(
-    convention: Convention,
-    reading: QuotaReading,
-    limit: float,
-    remaining: float,
-    reset: float,
-    rounding: float,
-    took: float,
-) -> tuple[float, float] | None:
-    """Return the shortest and longest window that a reading allows by one convention; None where it says nothing."""
-    above = convention.above * rounding
-    latest = min(reset, above) + convention.below * rounding + convention.transit * took
-    return window_interval(
-        limit, remaining, max(0.0, reset - above), latest, reading.quantum, overdraws(reading, remaining)
-    )
 
 
 class WindowInference:
@@ -238,7 +139,7 @@ class WindowInference:
         if declared is not None and not self._denied:
             if limit is None or remaining is None or reset is None:
                 return (SHORTEST_WINDOW_SECONDS, INFINITY) if self._disputed else (declared, declared)
-            seen = _stated_window(CONVENTIONS[-1], reading, limit, remaining, reset, reading.resolution, took)
+            seen = stated_window(CONVENTIONS[-1], reading, limit, remaining, reset, reading.resolution, took)
             self._disputed = self._disputed or (seen is not None and not seen[0] <= declared <= seen[1])
             return (SHORTEST_WINDOW_SECONDS, INFINITY) if self._disputed else (declared, declared)
         low, high = self._bounds[self._held]
@@ -370,7 +271,7 @@ class WindowInference:
         if agrees:
             return so_far
         first = FROM_ANSWER if reading.from_receipt else 0
-        widest = _stated_window(CONVENTIONS[-1], reading, limit, remaining, reset, rounding, took)
+        widest = stated_window(CONVENTIONS[-1], reading, limit, remaining, reset, rounding, took)
         if widest is None or (widest[0] <= 0.0 and not overdraws(reading, remaining)):
             return so_far
         if declared is not None and not self._denied:
@@ -379,7 +280,7 @@ class WindowInference:
             self._deny()
             self._bound_content(limit, remaining, reset, rounding, took, reading, charged)
         seen = [
-            _stated_window(each, reading, limit, remaining, reset, rounding, took)
+            stated_window(each, reading, limit, remaining, reset, rounding, took)
             if number >= first
             else IMPOSSIBLE_BOUNDS
             for number, each in enumerate(CONVENTIONS)

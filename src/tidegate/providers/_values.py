@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from tidegate.core.values import Outcome, QuotaReading
-from tidegate.core.window_inference import snap, window_interval
+from tidegate.core.window_bounds import snap, window_interval
 from tidegate.providers._schema import Provider
 
 MAX_AMOUNT = 1e15
