@@ -472,6 +472,20 @@ experiment = Experiment("killed", rows, task, budget=Budget(usd=1.0), max_concur
 """
 
 
+def run_and_kill(database: str, env: dict[str, str], folder: Path, sent: list[Any], count: int) -> None:
+    """Run the experiment of a folder, and kill its process after `count` more requests than were `sent`."""
+    command = [*TIDEGATE[1:], "experiment", "run", "my_eval.py", "--db", database]
+    process = WarmProcess(command, env=env, cwd=folder, stdout=subprocess.DEVNULL)
+    try:
+        wanted = len(sent) + count
+        while len(sent) < wanted:
+            assert process.poll() is None
+            time.sleep(0.001)
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_what_killed_processes_have_spent_counts(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     place, draw, kills = place_of(kind, tmp_path, request), random.Random(7), 3
@@ -480,16 +494,7 @@ def test_what_killed_processes_have_spent_counts(kind: str, tmp_path: Path, requ
     with Simulator(Scenario(latency=Distribution.constant(0.05)), log=sent.append) as provider:
         env = environ(PROVIDER=provider.openai_url, **constants.environ(STALE_SECONDS=2.0, HEARTBEAT_SECONDS=0.5))
         for _ in range(kills):
-            command = [*TIDEGATE[1:], "experiment", "run", "my_eval.py", "--db", place.url]
-            process = WarmProcess(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
-            try:
-                wanted = len(sent) + draw.randrange(1, 40)
-                while len(sent) < wanted:
-                    assert process.poll() is None
-                    time.sleep(0.001)
-            finally:
-                process.kill()
-                process.wait()
+            run_and_kill(place.url, env, tmp_path, sent, draw.randrange(1, 40))
         calls = len(sent)
     ((per_call,),) = place.sql(
         "SELECT MIN(nanodollars) FROM tidegate_usages WHERE metered = 1 AND nanodollars > 0 AND experiment_id ="
@@ -534,16 +539,7 @@ def test_calls_of_a_row_that_a_kill_cuts_short_count(
             PROVIDER=provider.openai_url, FORM=form, **constants.environ(STALE_SECONDS=2.0, HEARTBEAT_SECONDS=0.5)
         )
         for count in kills:
-            command = [*TIDEGATE[1:], "experiment", "run", "my_eval.py", "--db", place.url]
-            process = WarmProcess(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
-            try:
-                wanted = len(sent) + count
-                while len(sent) < wanted:
-                    assert process.poll() is None
-                    time.sleep(0.001)
-            finally:
-                process.kill()
-                process.wait()
+            run_and_kill(place.url, env, tmp_path, sent, count)
         calls = len(sent)
     ((counted,),) = place.sql(
         "SELECT COALESCE(SUM(metered), 0) FROM tidegate_spend WHERE experiment_id ="
