@@ -251,8 +251,8 @@ def test_hostile_text_is_read_in_linear_steps(part: str) -> None:
             count += 1
 
         text = (part * size)[:size]
-        # The first call takes in the secrets that other tests' calls have noted.
-        without_credentials("")
+        # The first call compiles the patterns that such a text needs.
+        without_credentials(text)
         # A collection would count too, with the callbacks of other tests' objects.
         gc.disable()
         sys.setprofile(called)
