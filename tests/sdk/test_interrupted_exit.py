@@ -30,7 +30,10 @@ def say(text):
     # One write, also among threads.
     os.write(1, text.encode() + b"\\n")
 
+begun = threading.Event()
+
 def asked():
+    begun.set()
     # The main thread waits here until the interrupt. It runs often: a signal that comes just before a thread blocks
     # is handled only when that thread runs again.
     while True:
@@ -44,6 +47,7 @@ def start_threads():
 
 async def in_tasks():
     tasks = [asyncio.create_task(asyncio.to_thread(work, row)) for row in range(3)]
+    begun.set()
     while True:
         await asyncio.sleep(0.01)
 
@@ -163,6 +167,8 @@ def work(row):
 SEEN = """
     ready.wait()
     if row == 0:
+        # An interrupt while a pool starts a thread leaves a thread that the pool does not know.
+        begun.wait()
         os.kill(os.getpid(), signal.SIGINT)
     while not thread_states.is_exiting(100.0 * next(instants)):
         time.sleep(0.001)
@@ -218,6 +224,7 @@ def tell():
     # Every call waits in the queue, or backs off, once the first was refused.
     while not (registry.snapshot().waiting == 3 and registry.snapshot().in_flight == 0):
         time.sleep(0.01)
+    begun.wait()
     say("waiting")
 
 threading.Thread(target=tell, daemon=True).start()
