@@ -282,6 +282,12 @@ ROWS: tuple[Row, ...] = (
     _row("wrong-path-anthropic", "anthropic_rows.py gather 8", lambda: servers.always(NO_PATH), hopeless=True),
     _row("wrong-path-google", "google_rows.py async", lambda: servers.always(NO_PATH), hopeless=True),
     _row("wrong-path", "openai_rows.py eight", lambda: servers.always(page(404, "Not Found")), hopeless=True),
+    # A server that fails every call.
+    _row("always-500", "openai_rows.py eight", lambda: servers.always(servers.FAILED), 20, hopeless=True),
+    _row("always-500-loop", "openai_rows.py loop", lambda: servers.always(servers.FAILED), 3, hopeless=True),
+    _row("always-502", "openai_rows.py eight", lambda: servers.always(page(502, "Bad Gateway")), 20, hopeless=True),
+    _row("always-503", "anthropic_rows.py gather 8", lambda: servers.always(page(503, "Down")), 20, hopeless=True),
+    _row("always-504", "google_rows.py async", lambda: servers.always(page(504, "Late")), 20, hopeless=True),
     # Addresses.
     _row("nobody-listens", "openai_rows.py gather", servers.calm, 20, hopeless=True, delay=None, short=True),
     _row(

@@ -59,7 +59,7 @@ class Settings(BaseModel):
         30.0,
         ge=0,
         le=31_536_000,
-        description="Seconds that calls wait for a server that never answered; then its error is theirs (a start-up).",
+        description="Seconds that calls wait for a server that only failed so far; then its error is theirs.",
     )
     hosts: tuple[str, ...] = Field(
         (),

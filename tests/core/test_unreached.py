@@ -1,4 +1,4 @@
-"""A key that was never reached: its calls wait for a start-up, and then see what they would see without a breaker."""
+"""A key at which no server has worked: its calls wait for a start-up, and then get the errors of their attempts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import logging
 import pytest
 
 from tests.core.scene import Caller, Scene
-from tests.core.values import INVALID, OK, OUTAGE
+from tests.core.values import INVALID, OK, OUTAGE, REFUSED, UNAVAILABLE
 from tidegate.core.exchange import Ending
-from tidegate.core.values import Outcome
+from tidegate.core.values import Cause, Kind, Outcome
 
 pytestmark = pytest.mark.constants(START_CONCURRENCY=5)
 
 REFUSED_CONNECTION = OUTAGE._replace(error="ConnectError: [Errno 111] Connection refused")
-ANSWERS = [OK, INVALID._replace(status=401), OUTAGE._replace(status=500)]
+NOT_READY = Outcome(Kind.OVERLOADED, Cause.NOT_READY, status=503)
+ANSWERS = [OK, INVALID._replace(status=401), REFUSED._replace(status=429), NOT_READY]
+FAILURES = [REFUSED_CONNECTION, OUTAGE._replace(status=500), OUTAGE._replace(status=502), UNAVAILABLE]
 
 
 @pytest.fixture
@@ -22,11 +24,11 @@ def scene() -> Scene:
     return Scene()
 
 
-def open_breaker(scene: Scene) -> None:
-    """Five calls fail at once: their errors go back, and the breaker opens."""
+def open_breaker(scene: Scene, failure: Outcome = REFUSED_CONNECTION) -> None:
+    """Five calls fail at once, and the breaker opens. The errors of outages go back."""
     calls = [scene.call() for _ in range(5)]
     for each in calls:
-        assert each.reply(REFUSED_CONNECTION) == "ended"
+        assert each.reply(failure) == ("waiting" if failure is UNAVAILABLE else "ended")
 
 
 def play(scene: Scene, calls: list[Caller], outcome: Outcome, seconds: float) -> None:
@@ -48,17 +50,18 @@ def test_calls_wait_for_a_server_that_starts_late(scene: Scene) -> None:
     assert all(each.ended is not None and each.ended.attempt.outcome is OK for each in calls)  # type: ignore[union-attr]
 
 
-def test_a_server_that_was_never_reached_gives_its_error_to_each_call(scene: Scene) -> None:
-    open_breaker(scene)
+@pytest.mark.parametrize("failure", FAILURES, ids=str)
+def test_a_key_at_which_no_server_has_worked_gives_its_error_to_each_call(scene: Scene, failure: Outcome) -> None:
+    open_breaker(scene, failure)
     calls = [scene.call() for _ in range(40)]
-    play(scene, calls, REFUSED_CONNECTION, 29.0)
+    play(scene, calls, failure, 29.0)
     assert "ended" not in {each.state for each in calls}
-    play(scene, calls, REFUSED_CONNECTION, 2.0)
+    play(scene, calls, failure, 2.0)
     for each in calls:
         assert each.ended is not None
-        assert each.ended.ending is Ending.HANDED_BACK
+        assert each.ended.ending is (Ending.GIVEN_UP if failure is UNAVAILABLE else Ending.HANDED_BACK)
         assert each.ended.attempt is not None
-        assert each.ended.attempt.outcome.error == REFUSED_CONNECTION.error
+        assert each.ended.attempt.outcome.error == failure.error
 
 
 def test_later_calls_are_sent_at_once_and_the_first_answer_ends_it(scene: Scene) -> None:
@@ -80,12 +83,13 @@ def test_later_calls_are_sent_at_once_and_the_first_answer_ends_it(scene: Scene)
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=str)
-def test_any_answer_shows_that_the_server_exists(scene: Scene, answer: Outcome) -> None:
+def test_an_answer_that_no_proxy_makes_shows_that_a_server_works(scene: Scene, answer: Outcome) -> None:
     first = scene.call(max_wait=0.5)
     first.reply(answer)
     scene.clock.advance(5.0)
     first.poll()
-    open_breaker(scene)
+    # Until the breaker opens, each call gets its error.
+    play(scene, [scene.call() for _ in range(10)], REFUSED_CONNECTION, 60.0)
     calls = [scene.call() for _ in range(3)]
     play(scene, calls, REFUSED_CONNECTION, 120.0)
     assert "ended" not in {each.state for each in calls}
@@ -144,3 +148,12 @@ def test_one_warning_names_the_error_when_the_breaker_opens(scene: Scene, caplog
     assert len(warnings) == 1
     assert "provider.test" in warnings[0]
     assert "never reached: ConnectError: [Errno 111] Connection refused; is the address right?" in warnings[0]
+
+
+def test_warning_names_the_status_of_a_server_that_only_fails(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    failure = OUTAGE._replace(status=502)
+    with caplog.at_level(logging.DEBUG, logger="tidegate"):
+        open_breaker(scene, failure)
+        play(scene, [scene.call() for _ in range(3)], failure, 28.0)
+    [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "no answer of a working server yet: status 502; is the address right?" in warning

@@ -42,6 +42,10 @@ def wait_until(holds: Any) -> None:
         time.sleep(0.001)
 
 
+class Unworking(Exception):
+    status_code = 500
+
+
 class Held:
     """A function whose first row waits until it is let go."""
 
@@ -118,6 +122,22 @@ def test_a_pool_of_one_runs_in_the_callers_thread_and_pulls_nothing_ahead(regist
     assert log == ["pull 0", (0, here)]
     assert list(results) == [1, 2]
     assert threading.active_count() == threads
+
+
+def test_rows_wait_for_a_server_that_only_failed_so_far() -> None:
+    registry = RateLimitRegistry(tidegate.Settings(max_unreached=0.0, telemetry=False))
+    key, failures = tidegate.Key("p", "https://p.test"), iter(range(40))
+
+    def ask() -> str:
+        for _ in failures:
+            raise Unworking
+        return "answered"
+
+    rows = tidegate.map(lambda row: registry.execute(key, ask), range(10), attempts=1, registry=registry).rows()
+    ends = list(rows)
+    # Some fail before the breaker opens: that no server works there is not known yet.
+    assert sum(each.error is not None for each in ends) <= 5
+    assert sum(each.value == "answered" for each in ends) >= 5
 
 
 @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)

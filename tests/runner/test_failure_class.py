@@ -72,7 +72,7 @@ def test_the_last_governed_attempt_decides_before_the_exception(outcome: Outcome
 
 def test_the_failure_of_a_probe_spends_no_attempt_of_the_row_that_it_was_sent_with() -> None:
     outage = Outcome(Kind.TRANSIENT, Cause.OUTAGE)
-    assert classify(OSError(), outage, None, probe=True).next_step is NextStep.CAPACITY
+    assert classify(OSError(), outage, None, key_failed=True).next_step is NextStep.CAPACITY
 
 
 def test_a_function_that_fails_after_its_calls_were_answered_fails_for_good() -> None:

@@ -93,6 +93,23 @@ async def test_key_down_beyond_max_outage_ends_the_run_stopped(tmp_path: Path, f
     assert 30.0 <= loop.time() <= 60.0
 
 
+@pytest.mark.parametrize("failure", ["500", "503", "refused"])
+@in_virtual_time
+async def test_server_that_comes_up_after_two_minutes_answers_the_rows(tmp_path: Path, failure: str) -> None:
+    registry, loop = registry_in_virtual_time(), asyncio.get_running_loop()
+    down, up = (asking(registry, DEAD, fails) for fails in (FAILURES[failure], None))
+
+    async def answer(row: Any) -> float:
+        return float(await (down if loop.time() < 120.0 else up)(row))
+
+    async with runner_at(tmp_path, registry=registry) as runner:
+        summary = await runner.run(Experiment("e", rows(250), answer))
+        found = await statuses(runner.store, summary.experiment.id)
+    # Those of the first second spend their attempts before anything is known of the key.
+    assert found[OK] >= 230
+    assert set(found) <= {OK, ResultStatus.ERROR}
+
+
 @in_virtual_time
 async def test_judge_down_beyond_max_outage_leaves_the_tasks_alone(tmp_path: Path) -> None:
     registry, loop = registry_in_virtual_time(), asyncio.get_running_loop()

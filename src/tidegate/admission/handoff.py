@@ -29,7 +29,8 @@ class PermitHandoff:
 
     `keys` maps each key of its attempts to the expected cost, in order of first use. `refused` is the refusal for
     lack of capacity of `refused_at`, which the work got; that attempt does not count as one of the work. `outcome` is
-    that of its last attempt, at `outcome_at`. `answered_by` has the choices of its fallbacks that answered. A permit
+    that of its last attempt, at `outcome_at`. `unserved` says that the key of this attempt is down, and that no server
+    has worked there so far. `answered_by` has the choices of its fallbacks that answered. A permit
     that was not used is withdrawn at the end; nothing is learned from it.
 
     The `outer` handoff, of which this one is a part, gives its permit where this one has none. It gets the keys, waits
@@ -53,6 +54,7 @@ class PermitHandoff:
         "recalled",
         "refused",
         "refused_at",
+        "unserved",
         "wait_until",
     )
 
@@ -72,6 +74,7 @@ class PermitHandoff:
         self.refused_at: Key | None = None
         self.outcome: Outcome | None = None
         self.outcome_at: Key | None = None
+        self.unserved = False
         self.recalled = False
         self.wait_until = wait_until
         self._waiting_calls: set[Any] = set()
@@ -196,7 +199,7 @@ class PermitHandoff:
 
     def note_replayed(self, key: Key, outcome: Outcome) -> None:
         """Remember an answer that the work got without an attempt."""
-        self.outcome, self.outcome_at = outcome, key
+        self.outcome, self.outcome_at, self.unserved = outcome, key, False
         if self._outer is not None:
             self._outer.note_replayed(key, outcome)
 
@@ -215,6 +218,8 @@ class PermitHandoff:
         """
         self.note_use(permit.key, permit.cost)
         self.outcome, self.outcome_at = outcome, permit.key
+        breaker = permit.state.breaker
+        self.unserved = not (breaker.reached or breaker.closed)
         outage = permit.probe and outcome.kind is Kind.TRANSIENT and outcome.cause is Cause.OUTAGE
         if direct and (outcome.kind in CAPACITY or outage):
             self.refused, self.refused_at = outcome, permit.key

@@ -86,7 +86,8 @@ class WaitLog:
         if unreached:
             most = f"{duration(breaker.max_unreached)} (TIDEGATE_MAX_UNREACHED)"
             then = f"calls wait for {most} from the first error on, then get theirs"
-            return WaitRecord(level, f"never reached: {cause}; is the address right? {then}")
+            never = "never reached" if last is None or last.status is None else "no answer of a working server yet"
+            return WaitRecord(level, f"{never}: {cause}; is the address right? {then}")
         text = wait_text(gate, tried - now, pause.stated if stated else 0.0, cause)
         calls = f"{waiting} {'call waits' if waiting == 1 else 'calls wait'}"
         return WaitRecord(

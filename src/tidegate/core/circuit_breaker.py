@@ -8,8 +8,9 @@ failed probe opens the breaker again for longer, and any answer to it closes the
 next call may probe at once. Answers take long, but failures came quickly. So a probe without a result for a few times
 the duration of a failure has reached a working server too, if the event loop that would read the result has run since.
 
-A key that was never `reached` has more likely a wrong address than an outage. From `gives_up_at` on, no call waits for
-it: each gets the error of an attempt by itself, until one is answered. Probes continue.
+A key that was never `reached` has more likely a wrong address than an outage: no server answered there, or a proxy
+answers with its own failures (502, 503). From `gives_up_at` on, no call waits for it: each gets the error of an attempt
+by itself, until a server answers. Probes continue.
 
 A stretch of the clocks (`OutageClock`) begins with a refusal, or when the breaker opens, and ends with the next answer.
 The clocks stop while a reset that the provider named (a cooldown, a quota) is still ahead, because such a wait has a
@@ -114,7 +115,7 @@ class CircuitBreaker:
         return self.state is BreakerState.CLOSED
 
     def reach(self) -> None:
-        """Record that the server of the key exists: it sent an answer, whatever that says."""
+        """Record that a server works at the address of the key: its answer is no failure of a server."""
         self.reached, self.gives_up_at = True, INFINITY
 
     def answered(self, probe: bool, sent_at: float, now: float) -> bool:

@@ -31,7 +31,7 @@ from tidegate.core import events
 from tidegate.core.backoff import full_jitter, half_jitter_of
 from tidegate.core.limiter_state import KeyCounts, Permit
 from tidegate.core.repeated_failure import FAILED_STATUS, OVERTAKEN_ATTEMPTS, OWN_SECONDS, OWN_TRIES, RepeatedFailure
-from tidegate.core.values import CAPACITY, ELSEWHERE, TERMINAL, Cause, Key, Kind, Outcome
+from tidegate.core.values import CAPACITY, ELSEWHERE, FAILING, TERMINAL, Cause, Key, Kind, Outcome
 
 FIRST_RESEND_SECONDS = 0.1
 MAX_RESEND_SECONDS = 8.0
@@ -427,15 +427,14 @@ def retry_time(
     if deadline <= now or not policy.replayable:
         return RetryTime.NO
     at_once = RetryTime.AT_ONCE if policy.patient else RetryTime.NO
+    # Without a breaker, the call would get the error of a key at which no server has worked.
+    is_error_of_key = outcome.cause in FAILING and now >= permit.state.breaker.gives_up_at
     if outcome.kind in CAPACITY:
-        return at_once
+        return RetryTime.NO if is_error_of_key else at_once
     if outcome.kind is Kind.DAILY_LIMIT:
         return at_once if outcome.retry_after and outcome.retry_after <= deadline - now else RetryTime.NO
     if outcome.kind is not Kind.TRANSIENT:
         return RetryTime.NO
-    if permit.probe and outcome.cause is Cause.OUTAGE:
-        # Without a breaker, the call would get the error of a key that was never reached.
-        unreached = outcome.status is None and now >= permit.state.breaker.gives_up_at
-        if not unreached:
-            return at_once
+    if permit.probe and outcome.cause is Cause.OUTAGE and not is_error_of_key:
+        return at_once
     return RetryTime.LATER if failures < policy.attempts else RetryTime.NO

@@ -32,7 +32,7 @@ from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import expected_charge
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
-from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading, Source
+from tidegate.core.values import FAILING, INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading, Source
 
 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
@@ -83,7 +83,9 @@ NOT_FOUND_STATUS = 404
 
 
 def reaches(outcome: Outcome) -> bool:
-    """Return whether an outcome shows that the server of the key exists."""
+    """Return whether an outcome shows that a server works at the address of the key."""
+    if outcome.cause in FAILING:
+        return False
     if outcome.status is not None:
         return outcome.status != NOT_FOUND_STATUS
     return outcome.kind is not Kind.TRANSIENT and outcome.kind is not Kind.ABANDONED

@@ -107,6 +107,9 @@ ELSEWHERE = frozenset({Cause.OTHERS_CAPACITY, Cause.NOT_READY})
 UNSERVING = frozenset({Cause.NOT_READY, Cause.UNAVAILABLE})
 """Causes of a refusal that is an outage where no call of the key is answered in between."""
 
+FAILING = frozenset({Cause.OUTAGE, Cause.UNAVAILABLE})
+"""Causes that a wrong address has as well: a proxy or another server answers there. A server states every other one."""
+
 
 CUSTOM = "custom"
 """Provider of the keys that a program names itself. Two programs of a user may mean different things by one name, so

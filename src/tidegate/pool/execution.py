@@ -240,7 +240,7 @@ class Execution(Generic[WorkT, FunctionT]):
         """Return the class of its end."""
         if self.cancel_reason is not None:
             return UNHEARD if self.in_outage else TIMEOUT
-        return classify(self.error, self.handoff.outcome, self.handoff.refused, self.probe)
+        return classify(self.error, self.handoff.outcome, self.handoff.refused, self.probe or self.handoff.unserved)
 
     def forget(self) -> None:
         """Drop the answer and the error (megabytes, frames), because job and handoff reference each other."""

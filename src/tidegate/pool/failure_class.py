@@ -53,31 +53,32 @@ CANCELLED = FailureClass(NextStep.TRANSIENT, "cancelled")
 
 
 def classify(
-    error: BaseException | None, outcome: Outcome | None, refused: Outcome | None, probe: bool
+    error: BaseException | None, outcome: Outcome | None, refused: Outcome | None, key_failed: bool
 ) -> FailureClass:
     """Classify a call that raised `error`, or answered if that is None.
 
     `outcome` belongs to its last governed attempt. `refused` is the refusal for lack of capacity that it got.
-    `probe` means that this attempt probed a broken key, whose failure no item is responsible for.
+    `key_failed` means that no item is responsible for the failure: it is that of a probe, or of a key at which no
+    server has worked.
     """
     last = outcome if outcome is not None else refused
     if refused is not None and last is not None and last.kind is not Kind.OK:
         return FailureClass(NextStep.CAPACITY, _cause(refused, "rate"), refused.retry_after)
     if error is None:
         # A function may swallow a refusal; its return value is then no answer.
-        return _of_outcome(last, probe) if last is not None and last.kind in CAPACITY else ANSWERED
+        return _of_outcome(last, key_failed) if last is not None and last.kind in CAPACITY else ANSWERED
     if isinstance(error, NotAdmitted):
         return FailureClass(NextStep.CAPACITY, "rate")
     if isinstance(error, UnusableAnswer):
         return FailureClass(NextStep.UNUSABLE, type(error).__name__)
     if last is not None and last.kind is not Kind.OK and last.kind is not Kind.ABANDONED:
-        return _of_outcome(last, probe, type(error).__name__)
+        return _of_outcome(last, key_failed, type(error).__name__)
     return _of_exception(error, last is not None and last.kind is Kind.OK)
 
 
-def _of_outcome(outcome: Outcome, probe: bool, name: str = UNREADABLE) -> FailureClass:
+def _of_outcome(outcome: Outcome, key_failed: bool, name: str = UNREADABLE) -> FailureClass:
     step = CONSEQUENCES[outcome.kind].row
-    if step is NextStep.TRANSIENT and (probe or outcome.row == UNREACHED):
+    if step is NextStep.TRANSIENT and (key_failed or outcome.row == UNREACHED):
         return FailureClass(NextStep.CAPACITY, _cause(outcome, OUTAGE), outcome.retry_after)
     if step is NextStep.TRANSIENT and outcome.row == UNREADABLE:
         return FailureClass(NextStep.UNUSABLE, name)

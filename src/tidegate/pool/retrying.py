@@ -190,7 +190,7 @@ class SerialRows:
         self._meter.add_call(waited, executed)
         row.key = next(iter(handoff.keys), None)
         self._note_keys(handoff.keys)
-        failure = classify(error, handoff.outcome, handoff.refused, False)
+        failure = classify(error, handoff.outcome, handoff.refused, handoff.unserved)
         if failure.next_step is NextStep.ANSWERED:
             row.attempts += 1
             row.error = None
