@@ -237,6 +237,9 @@ class HiddenWindow:
         self._tries += 1
         if self._low < self._high - 1e-9:
             return self._next()
+        if self._refusals_block:
+            # The trial showed a period that has now passed without a new window.
+            return INFINITY
         # Later than predicted: the boundaries are those of a fixed window, or the period is longer than it seemed.
         if not self._fixed:
             self._fixed = True
