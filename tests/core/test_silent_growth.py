@@ -65,6 +65,14 @@ def oracle(limit: Growth) -> float:
     return now
 
 
+@pytest.mark.parametrize(("least", "period", "factor"), [(12, 4.0, 2.0), (5, 5.0, 2.2), (4, 2.2, 2.9)])
+def test_growth_that_no_refusal_names_is_followed(least: int, period: float, factor: float) -> None:
+    best = oracle(Growth(least, period, factor))
+    took, refusals = play(Growth(least, period, factor))
+    assert took < 1.27 * best
+    assert refusals < 0.1 * CALLS
+
+
 @pytest.mark.parametrize(("least", "period", "factor"), [(8, 3.3, 2.6), (6, 2.4, 2.3)])
 def test_growth_that_was_taken_for_a_window_is_not_held_at_its_least(least: int, period: float, factor: float) -> None:
     best = oracle(Growth(least, period, factor))

@@ -441,6 +441,8 @@ def _explained_by_concurrency(
     cause, limit, grace = outcome.cause, gates.concurrency, gates.pause.grace
     if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):
         return False
+    if gates.pacer.active and gates.pacer.expects(cause):
+        return False
     assert gates.cause is not None
     if cause is not Cause.CONCURRENCY and permit.in_flight > 1:
         odds = gates.cause.log_odds(now)

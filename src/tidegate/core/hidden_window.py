@@ -162,9 +162,13 @@ class HiddenWindow:
         self._next_window()
         return True
 
+    def alike(self, admitted: int) -> bool:
+        """Return whether a window of so many calls may have the size of the one before."""
+        return self.size > 0 and abs(admitted - self.size) <= max(1.0, ALIKE_WINDOWS_SHARE * self.size)
+
     def settle(self, admitted: int) -> bool:
         """Return whether a window was refused after as many calls as the one before; then the model holds."""
-        if not self.size or abs(admitted - self.size) > max(1.0, ALIKE_WINDOWS_SHARE * self.size):
+        if not self.alike(admitted):
             return False
         self.size, self.settled = max(1, admitted), True
         return True

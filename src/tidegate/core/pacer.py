@@ -168,6 +168,10 @@ class Pacer:
         """Return the attempts sent so far, which an attempt hands back with its refusal; -1 without a pace."""
         return self.gauge.sent if self.active else -1
 
+    def expects(self, cause: Cause) -> bool:
+        """Return whether the model of a limit on growth explains refusals of this cause."""
+        return self.phase is PacerPhase.RAMP and self._ramp.growth is not None and self._ramp.expects(cause)
+
     def sent(self, now: float, waited: float = 0.0) -> None:
         """Count a call that goes out after waiting `waited` seconds; asked only while active."""
         gauge, spacing = self.gauge, self.spacing
@@ -271,9 +275,11 @@ class Pacer:
                 self._ramp.growth.late()
             return
         let_in = self.gauge.refused(mark)
-        if self.phase is PacerPhase.RAMP and self._ramp.growth is not None and cause is Cause.SLOPE:
+        if self.expects(cause):
             self.gauge.zero(let_in, sent_at)
-            if not self._ramp.too_steep(self.spacing, mark, sent_at, now):
+            if cause is not Cause.SLOPE and self._ramp.growth is not None and self._ramp.growth.refuted:
+                self._start_up(self._ramp.growth.rate, now)
+            elif not self._ramp.too_steep(self.spacing, mark, sent_at, now):
                 self._wait(cause, sent_at, now)
             return
         windowed = self.phase is PacerPhase.WINDOWED
@@ -282,7 +288,7 @@ class Pacer:
             if late or (windowed and not alone):
                 self._windows.late()
             return
-        if windowed and self._refuse_windowed(let_in, sent_at, now):
+        if windowed and self._refuse_windowed(let_in, mark, sent_at, now):
             self.gauge.zero(let_in, sent_at)
             return
         if self.phase is not PacerPhase.RAMP and self.gauge.measure_content(let_in, sent_at):
@@ -339,10 +345,15 @@ class Pacer:
         if self.phase is not PacerPhase.WINDOWED and self.phase is not PacerPhase.RAMP:
             self._start_up(min(MAX_SAVED_CALLS_PER_SECOND, MAX_RISE_STEP * self.rate), now)
 
-    def _refuse_windowed(self, let_in: int, sent_at: float, now: float) -> bool:
+    def _refuse_windowed(self, let_in: int, mark: int, sent_at: float, now: float) -> bool:
         """Return whether a window explains the calls before a refusal: its model continues, or the next is known."""
         windows = self._windows
         if windows.refuse(self.spacing, self.stated, let_in, sent_at, now):
+            return True
+        growth = windows.growth(self.gauge, mark, sent_at)
+        if growth is not None:
+            self.phase = PacerPhase.RAMP
+            self._ramp.continue_by(growth, self.spacing, mark, sent_at, now)
             return True
         self._leave_window(now)
         return windows.expect(let_in)

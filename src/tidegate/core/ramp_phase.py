@@ -10,6 +10,7 @@ from __future__ import annotations
 from tidegate.core.growth_limit import GrowthLimit
 from tidegate.core.pacer_phases import LEAST_CALLS_PER_SECOND, RISE_STEP_SECONDS
 from tidegate.core.rate_meter import Burst, PacingBucket
+from tidegate.core.values import Cause
 
 CLIMB_FROM = 1.2
 CLIMB = 1.1
@@ -21,16 +22,27 @@ refusal multiplies the seconds, and a step that holds divides them, down to `RIS
 class RampPhase:
     """The climb of one key: by the `growth` model, or without one by a step after each `seconds`."""
 
-    __slots__ = ("_lone_at", "growth", "seconds")
+    __slots__ = ("_lone_at", "_told", "growth", "seconds")
 
     def __init__(self) -> None:
         self.seconds = RISE_STEP_SECONDS
         self.growth: GrowthLimit | None = None
         self._lone_at = 0.0
+        # Refusals name the limit on growth.
+        self._told = True
+
+    def expects(self, cause: Cause) -> bool:
+        """Return whether the model explains refusals of this cause."""
+        return cause is Cause.SLOPE or not self._told
+
+    def continue_by(self, growth: GrowthLimit, spacing: PacingBucket, number: int, sent_at: float, now: float) -> None:
+        """Continue by a model that no refusal named, whose newest refusal is that of call `number`."""
+        self.growth, self._told = growth, False
+        self.too_steep(spacing, number, sent_at, now)
 
     def first(self, run: Burst, sent_at: float) -> float:
         """Return the first pace, in calls a second, after the refusal of what came after `run`, sent at `sent_at`."""
-        self.growth = GrowthLimit(run, sent_at)
+        self.growth, self._told = GrowthLimit(run, sent_at), True
         return max(LEAST_CALLS_PER_SECOND, CLIMB_FROM * run.calls / max(1.0, run.seconds))
 
     def step(self, pace: float) -> float:

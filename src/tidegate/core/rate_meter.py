@@ -17,6 +17,7 @@ answers, it was admitted if it is not refused within a few refusal round trips. 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
@@ -210,6 +211,11 @@ class RateMeter:
     def withdrawn(self) -> None:
         """Take back a call that was counted as sent: it never was, so it was not admitted, and cost nothing."""
         self._refused += 1
+
+    @property
+    def sends(self) -> Iterable[tuple[int, float]]:
+        """Numbers and instants of the newest calls that are not known to have been refused."""
+        return self._sends or ()
 
     def since_zero(self, let_in: int, sent_at: float) -> tuple[int, float]:
         return let_in - self._zero_count, sent_at - self._zero_at

@@ -3,12 +3,14 @@
 Theory of operation. Lone attempts that were refused for a while, and one that is admitted then, are the sign of a
 window: a bucket would have admitted one earlier. As many calls follow as before the silence (`HiddenWindow`). Where the
 provider states a wait that no bucket explains, the calls before it are those of a window at once. The model is given up
-where it contradicts what is admitted. Then the pacer seeks a rate again.
+where it contradicts what is admitted. Then the pacer seeks a rate again. But where the first window admits more calls
+than the run before it, the cause is a limit on growth that no refusal names: its model (`GrowthLimit`) continues.
 """
 
 from __future__ import annotations
 
 from tidegate.core.backoff import PROGRESS_CALLS
+from tidegate.core.growth_limit import GrowthLimit
 from tidegate.core.hidden_window import HiddenWindow
 from tidegate.core.pacer_phases import LEAST_CALLS_PER_SECOND
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
@@ -183,6 +185,25 @@ class WindowedPhase:
             _wait_alone(spacing, max(now, model.wait(sent_at, refused=True)), now)
             return True
         return False
+
+    def growth(self, gauge: RateMeter, number: int, sent_at: float) -> GrowthLimit | None:
+        """Return the limit on growth that the refusal of call `number` shows, None where it shows none.
+
+        The window after the first run admitted more calls than that run, within one period.
+        """
+        model = self._model
+        calls = [each for each in gauge.sends if model.begun_at <= each[1] and each[0] < number]
+        if model.confirmed or self._size or not model.size == self.run_calls > 0 or model.alike(len(calls)):
+            return None
+        if len(calls) < model.size or sent_at - model.begun_at >= self.refused_at - self.run_begun_at:
+            return None
+        growth = GrowthLimit(Burst(model.size, self.run_ended_at - self.run_begun_at), self.run_ended_at)
+        growth.silent(self.refused_at)
+        if not growth.found(model.begun_at, calls[0][0]):
+            return None
+        for place, at in (*calls[1:], (number, sent_at), *(each for each in gauge.sends if each[0] > number)):
+            growth.sent(at, place)
+        return growth
 
     def expect(self, let_in: int) -> bool:
         """Return whether the refuted window shows the size of the next one, of `let_in` calls admitted so far.
