@@ -7,10 +7,10 @@ instead: a step holds for `seconds`, longer after each refusal, and shorter agai
 
 from __future__ import annotations
 
-from tidegate.core.growth_limit import GrowthLimit
-from tidegate.core.pacer_phases import LEAST_CALLS_PER_SECOND, RISE_STEP_SECONDS
+from tidegate.core.growth_limit import LATE_GRACES, GrowthLimit
+from tidegate.core.pacer_phases import LEAST_CALLS_PER_SECOND, MAX_WAITS, RISE_STEP_SECONDS
 from tidegate.core.rate_meter import Burst, PacingBucket
-from tidegate.core.values import Cause
+from tidegate.core.values import INFINITY, Cause
 
 CLIMB_FROM = 1.2
 CLIMB = 1.1
@@ -22,7 +22,7 @@ refusal multiplies the seconds, and a step that holds divides them, down to `RIS
 class RampPhase:
     """The climb of one key: by the `growth` model, or without one by a step after each `seconds`."""
 
-    __slots__ = ("_lone_at", "_told", "growth", "seconds")
+    __slots__ = ("_lone_at", "_refused_at", "_resumed_at", "_told", "_waves", "growth", "seconds")
 
     def __init__(self) -> None:
         self.seconds = RISE_STEP_SECONDS
@@ -30,6 +30,8 @@ class RampPhase:
         self._lone_at = 0.0
         # Refusals name the limit on growth.
         self._told = True
+        # Waves of refusals since a call was admitted, when the newest one came, and when the first call after it went.
+        self._waves, self._refused_at, self._resumed_at = 0, -INFINITY, INFINITY
 
     def expects(self, cause: Cause) -> bool:
         """Return whether the model explains refusals of this cause."""
@@ -68,6 +70,7 @@ class RampPhase:
             _open_at(spacing, now + spacing.grace, now)
         else:
             growth.sent(now, number)
+            self._resumed_at = min(self._resumed_at, now)
             self._follow(growth, spacing, now)
         return True
 
@@ -79,11 +82,18 @@ class RampPhase:
             growth.silent(sent_at)
             return False
         growth.refused(number, sent_at, now, spacing.grace)
+        if sent_at > self._refused_at:
+            self._waves, self._refused_at, self._resumed_at = self._waves + 1, now, INFINITY
         self._follow(growth, spacing, now)
         return True
 
     def _follow(self, growth: GrowthLimit, spacing: PacingBucket, now: float) -> None:
-        at = growth.next_at(now, spacing.grace)
+        at, grace = growth.next_at(now, spacing.grace), spacing.grace
+        if now >= self._resumed_at + LATE_GRACES * grace:
+            self._waves = 0
+        if self._waves and not self._told:
+            # No refusal names the limit, so the model may be wrong: a wave in vain makes the next one later.
+            at = max(at, self._refused_at + grace * 2.0 ** min(MAX_WAITS, self._waves - 1))
         spacing.set_rate(growth.rate, now)
         _open_at(spacing, at, now)
 

@@ -189,11 +189,12 @@ class WindowedPhase:
     def growth(self, gauge: RateMeter, number: int, sent_at: float) -> GrowthLimit | None:
         """Return the limit on growth that the refusal of call `number` shows, None where it shows none.
 
-        The window after the first run admitted more calls than that run, within one period.
+        The window after the very first run admitted more calls than that run, within one period.
         """
         model = self._model
         calls = [each for each in gauge.sends if model.begun_at <= each[1] and each[0] < number]
-        if model.confirmed or self._size or not model.size == self.run_calls > 0 or model.alike(len(calls)):
+        first = gauge.first is not None and model.alike(gauge.first.calls)
+        if model.confirmed or not first or model.size != self.run_calls or model.alike(len(calls)):
             return None
         if len(calls) < model.size or sent_at - model.begun_at >= self.refused_at - self.run_begun_at:
             return None
