@@ -36,8 +36,15 @@ def refuser() -> Refuser:
     return Refuser()
 
 
-def test_a_long_hint_is_tried_after_its_quarter(refuser: Refuser) -> None:
-    assert refuser.refuse(0.0, 12.0) == FIRST_TRIAL_SHARE * 12.0
+def test_a_long_hint_is_tried_early(refuser: Refuser) -> None:
+    assert refuser.refuse(0.0, 60.0) == FIRST_TRIAL_SHARE * 60.0
+
+
+def test_a_constant_hint_that_is_too_long_is_tried_again_before_its_end(refuser: Refuser) -> None:
+    """Each refusal says a minute, and the quota is back after ten seconds."""
+    first = refuser.refuse(0.0, 60.0)
+    assert first < 10.0
+    assert first + refuser.refuse(first, 60.0) < 20.0
 
 
 def test_a_short_hint_is_tried_where_its_rounding_does_not_hide_the_countdown(refuser: Refuser) -> None:
@@ -105,25 +112,26 @@ def test_a_constant_states_no_instant_and_neither_does_a_hint_that_becomes_longe
 
 def test_constant_hint_is_obeyed_as_it_may_be_true(refuser: Refuser) -> None:
     """Each refusal blocks the key for twelve seconds."""
-    refuser.refuse(0.0, 12.0)
-    assert refuser.refuse(3.0, 12.0) == 12.0
+    first = refuser.refuse(0.0, 12.0)
+    second = first + refuser.refuse(first, 12.0)
+    assert refuser.refuse(second, 12.0) == 12.0
     assert refuser.refuse(30.0, 12.0, admitted=30) == 12.0
 
 
 def test_a_hint_that_an_admitted_attempt_refutes_is_obeyed_for_less_and_less(refuser: Refuser) -> None:
-    waits = [refuser.refuse(0.0, 12.0)]
+    waits = [refuser.refuse(0.0, 8.0)]
     for number in range(1, 4):
         refuser.answer(20.0 * (number - 1) + TRIP + waits[-1])
-        waits.append(refuser.refuse(20.0 * number, 12.0, admitted=30))
-    assert waits == pytest.approx([3.0, 0.75, 0.1875, 0.046875])
+        waits.append(refuser.refuse(20.0 * number, 8.0, admitted=30))
+    assert waits == pytest.approx([2.0, 0.5, 0.125, 0.03125])
     refuser.answer(60.0 + TRIP + waits[-1])
-    assert refuser.refuse(100.0, 12.0, admitted=30) == 0.0
+    assert refuser.refuse(100.0, 8.0, admitted=30) == 0.0
 
 
 def test_attempts_after_the_end_of_a_hint_prove_nothing_about_it(refuser: Refuser) -> None:
-    refuser.refuse(0.0, 12.0)
+    first = refuser.refuse(0.0, 12.0)
     refuser.answer(30.0)
-    assert refuser.refuse(40.0, 12.0, admitted=30) == 3.0
+    assert refuser.refuse(40.0, 12.0, admitted=30) == first
 
 
 def test_slow_refusals_leave_no_time_for_a_trial(refuser: Refuser) -> None:

@@ -19,8 +19,8 @@ known of a provider's hints, one attempt goes alone after a part of the time:
   rounding, give bounds of how fast. Each further pair narrows the bounds. The slowest countdown within them names the
   latest instant at which a call is admitted: that is waited for, because a bucket keeps what comes back until then.
 - It is refused, and its own hint has not become shorter, although the seconds that passed exceed its rounding: the
-  hints do not count down. A constant may be true (a refusal blocks the key for that time), so what was found to be
-  enough is waited for, and nothing shorter is tried.
+  hints do not count down. A later trial follows. If it is refused, too, the constant may be true (a refusal blocks the
+  key for that time). So what was found to be enough is waited for, and nothing shorter is tried.
 
 So a true hint usually costs one refusal for each key. Where refusals take so long that the outcome of a trial is not
 known in time, hints are obeyed.
@@ -287,11 +287,15 @@ class Pause:
         self.until = max(self.until, until)
 
 
-FIRST_TRIAL_SHARE = 0.25
+NEXT_TRIAL_FACTOR = 4.0
+"""Factor from the share of a refused trial to that of the next one, where hints do not count down. Chosen: a quarter
+precedes the end of a hint that is three times too long."""
+
+FIRST_TRIAL_SHARE = NEXT_TRIAL_FACTOR**-2
 LAST_TRIAL_SHARE = 0.5
 """Share of a hint after which one attempt goes: `FIRST_TRIAL_SHARE`, or the rounding of the hint, up to
-`LAST_TRIAL_SHARE`. Chosen: a quarter precedes the end of a hint that is three times too long. Fewer seconds would hide
-how fast two rounded hints count down."""
+`LAST_TRIAL_SHARE`. Derived: two trials, each a factor apart, precede the end of the hint. Up to a quarter of the hint,
+two roundings pass: fewer seconds would hide how fast two rounded hints count down."""
 
 WHOLE_HINT_SECONDS = 1.0
 """Seconds to which a `retry-after` is rounded up (RFC 9110, section 10.2.3: whole seconds)."""
@@ -393,7 +397,9 @@ class HintTrust:
         self._proved = False
         part = self.share
         if not self._fixed and grace < GRACE_BOUNDS_SECONDS[1] and hint > NEW_TRIAL_HINT_RATIO * self._told_little:
-            part *= max(FIRST_TRIAL_SHARE, min(LAST_TRIAL_SHARE, rounding_of(hint) / hint))
+            rounding = rounding_of(hint) / hint
+            told = min(1.0 / NEXT_TRIAL_FACTOR, 2.0 * rounding)
+            part *= max(FIRST_TRIAL_SHARE, told, min(LAST_TRIAL_SHARE, rounding))
             if part * hint < grace:
                 # The outcome is unknown of an attempt before that.
                 part = self.share if self.share >= 1.0 else 0.0
@@ -420,8 +426,10 @@ class HintTrust:
         # Rounding makes no constant shorter. A hint that has become longer is about no instant.
         self.counts_down = hint < first or (self.counts_down and hint == first)
         if most < 0.5:
-            self._fixed = True
-            return self.share * hint
+            # The hints say nothing: a later trial follows, up to the share that was enough.
+            self._tried = min(self.share, tried * NEXT_TRIAL_FACTOR) if tried else self.share
+            self._fixed = self._tried >= self.share
+            return self._tried * hint
         if tried < self.share:
             self._fixed = self._fixed or self.share < 1.0 or most < 2.0
             self._told_little = max(self._told_little, first)
