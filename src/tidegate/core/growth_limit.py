@@ -24,7 +24,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from math import log
 
-from tidegate.core.chance_odds import BELIEVED_LOG_ODDS, EXCLUDED_OUTCOME_CHANCE
+from tidegate.core.chance_odds import BELIEVED_LOG_ODDS, EXCLUDED_OUTCOME_CHANCE, PROVEN_LOG_ODDS
 from tidegate.core.rate_meter import Burst
 from tidegate.core.values import INFINITY
 from tidegate.core.window_bounds import NATURAL_WINDOWS_SECONDS
@@ -295,9 +295,10 @@ class GrowthLimit:
                 return
 
     def _choose(self) -> None:
-        """Change to the period that explains most outcomes, where it is more likely."""
+        """Change to the period that explains most outcomes, where it is more likely; a natural one is likely at first."""
         fits = min(self._periods, key=_misfits)
-        if (self._best.misfits - fits.misfits) * -log(EXCLUDED_OUTCOME_CHANCE) > BELIEVED_LOG_ODDS:
+        least = PROVEN_LOG_ODDS if self._best.seconds in NATURAL_WINDOWS_SECONDS else BELIEVED_LOG_ODDS
+        if (self._best.misfits - fits.misfits) * -log(EXCLUDED_OUTCOME_CHANCE) > least:
             self._best = fits
 
     def _settle(self, now: float, grace: float) -> None:
