@@ -295,7 +295,7 @@ class GrowthLimit:
                 return
 
     def _choose(self) -> None:
-        """Change to the period that explains most outcomes, where it is more likely; a natural one is likely at first."""
+        """Change to the period that explains most outcomes, if it is more likely; a natural one is likely at first."""
         fits = min(self._periods, key=_misfits)
         least = PROVEN_LOG_ODDS if self._best.seconds in NATURAL_WINDOWS_SECONDS else BELIEVED_LOG_ODDS
         if (self._best.misfits - fits.misfits) * -log(EXCLUDED_OUTCOME_CHANCE) > least:
