@@ -222,9 +222,11 @@ class WindowedPhase:
         """Give up the model, and return the pace in calls a second that follows from its calls."""
         self._windowless_calls = gauge.let_in + NEXT_WINDOW_SIGN_CALLS
         spacing.reset_backoff()
-        # The refusals so far were the price of the window's boundaries, and not of a rise.
-        self._size, gauge.price = 0, 1
+        self._size = 0
         model, admitted = self._model, gauge.let_in - self._let_in
+        if model.confirmed:
+            # The refusals so far were the price of the window's boundaries, and not of a rise.
+            gauge.price = 1
         if named and not (gauge.rate or model.confirmed) and admitted <= 2:
             # A bucket: the call after the silence is the only one that came back during it.
             return model.rate / max(1, model.size)
