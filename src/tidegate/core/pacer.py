@@ -231,7 +231,7 @@ class Pacer:
         self._seeded = False
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
         self.gauge.note(run, sent_at)
-        self._windows.begin(run, sent_at)
+        self._windows.begin(run, sent_at, grace)
         self.gauge.stated = self.stated
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
@@ -442,7 +442,7 @@ class Pacer:
             self._former = -1.0
         grown = seconds = next_wait(self.spacing, cause)
         if cause is Cause.RATE:
-            seconds = natural_wait(grown, now - self._windows.run_begun_at, self.spacing.grace)
+            seconds = natural_wait(grown, now - self._windows.run_begun_at, self.spacing.grace, self._windows.run_grace)
             # Where refused calls count against a window that moves with the calls, they come back a period later, too.
             seconds = natural_wait(seconds, now - self._windows.run_ended_at, self.spacing.grace)
             # A wait that ends early makes no later one shorter.

@@ -145,14 +145,18 @@ def next_wait(spacing: PacingBucket, cause: Cause) -> float:
     return min(seconds, 1.0 / LEAST_CALLS_PER_SECOND)
 
 
-def natural_wait(seconds: float, elapsed: float, grace: float) -> float:
+def natural_wait(seconds: float, elapsed: float, grace: float, late: float = 0.0) -> float:
     """Return the wait that ends with the first natural window before the planned one does.
 
     Many limiters begin a window at the first call of a run, `elapsed` seconds ago, and their periods are natural ones.
     An attempt at such an instant meets the new window at once. It goes `grace` seconds later, as messages may be late,
-    and no attempt follows a refusal sooner than that.
+    and no attempt follows a refusal sooner than that. Where messages of the run took longer, the next ones go after
+    twice that time, and `late` seconds later.
     """
-    ends = (window + grace - elapsed for window in NATURAL_WINDOWS_SECONDS)
+    delays = [grace]
+    while 0.0 < delays[-1] < late:
+        delays.append(min(late, 2.0 * delays[-1]))
+    ends = (window + delay - elapsed for window in NATURAL_WINDOWS_SECONDS for delay in delays)
     return next((end for end in ends if grace < end < seconds), seconds)
 
 

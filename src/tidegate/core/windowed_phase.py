@@ -29,7 +29,8 @@ SHORTEST_RUN_SECONDS = 0.05
 class WindowedPhase:
     """Windows of one key; instants are monotonic seconds.
 
-    Before the first refusal, `run_calls` were admitted from `run_begun_at` to `run_ended_at`. The newest lone attempt
+    Before the first refusal, `run_calls` were admitted from `run_begun_at` to `run_ended_at`, while an attempt
+    not refused within `run_grace` seconds counted as admitted. The newest lone attempt
     went at `lone_at`, and the newest one that was refused after others at `refused_at`.
     """
 
@@ -44,10 +45,11 @@ class WindowedPhase:
         "run_begun_at",
         "run_calls",
         "run_ended_at",
+        "run_grace",
     )
 
     def __init__(self) -> None:
-        self.lone_at = self.refused_at = self.run_begun_at = self.run_ended_at = 0.0
+        self.lone_at = self.refused_at = self.run_begun_at = self.run_ended_at = self.run_grace = 0.0
         # Calls admitted in the run that the first refusal ended, with those sent after the refused one.
         self.run_calls = 0
         self._windowless_calls = self._size = 0
@@ -58,8 +60,9 @@ class WindowedPhase:
         """Return whether the next window's size is known, from a window of another size than the one before."""
         return self._size > 0
 
-    def begin(self, run: Burst, sent_at: float) -> None:
-        """Note the run of calls before the first refusal, of the attempt sent at `sent_at`."""
+    def begin(self, run: Burst, sent_at: float, grace: float) -> None:
+        """Note the run of calls before the first refusal, of the attempt sent at `sent_at`, and the grace then."""
+        self.run_grace = grace
         self.run_begun_at, self.run_ended_at, self.run_calls = sent_at - run.seconds, sent_at, run.calls
 
     def suspect(self, gauge: RateMeter, spacing: PacingBucket, now: float) -> bool:
