@@ -25,12 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core import events
 from tidegate.core.backoff import full_jitter, half_jitter_of
 from tidegate.core.limiter_state import KeyCounts, Permit
-from tidegate.core.repeated_failure import FAILED_STATUS, OVERTAKEN_ATTEMPTS, OWN_SECONDS, OWN_TRIES, RepeatedFailure
+from tidegate.core.repeated_failure import OVERTAKEN_ATTEMPTS, OWN_SECONDS, OWN_TRIES, RepeatedFailure
 from tidegate.core.values import CAPACITY, ELSEWHERE, FAILING, TERMINAL, Cause, Key, Kind, Outcome
 
 FIRST_RESEND_SECONDS = 0.1
@@ -319,7 +320,9 @@ class _Exchange:
                 own.given_back(state)
             # A failed attempt that is none of capacity has the attempts that its policy gives it.
             return RetryTime.NO if refused else retry, True
-        lasts = permit.probe and outcome.status == FAILED_STATUS and now - self.started_at >= OWN_SECONDS
+        # A gateway's 502 to 504 tell of the server, and not of the request.
+        failed = outcome.status == HTTPStatus.INTERNAL_SERVER_ERROR
+        lasts = permit.probe and failed and now - self.started_at >= OWN_SECONDS
         if lasts and state.failing.is_no_outage(state.admitted_order, state.counts.answered):
             self.is_lasting = True
             return RetryTime.NO, True

@@ -21,6 +21,7 @@ names a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 
 from tidegate.core import events
 from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL_REFUSAL_SHARE, WHOLE_HINT_SECONDS, Pause, rounding_of
@@ -78,16 +79,12 @@ def answered(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
             out.append(events.BreakerClosed(gates.key, now))
 
 
-NOT_FOUND_STATUS = 404
-"""Status of a server that does not know the path: it may be any server, at a wrong address."""
-
-
 def reaches(outcome: Outcome) -> bool:
-    """Return whether an outcome shows that a server works at the address of the key."""
+    """Return whether an outcome shows that a server works at the address of the key; a 404 may be any server's."""
     if outcome.cause in FAILING:
         return False
     if outcome.status is not None:
-        return outcome.status != NOT_FOUND_STATUS
+        return outcome.status != HTTPStatus.NOT_FOUND
     return outcome.kind is not Kind.TRANSIENT and outcome.kind is not Kind.ABANDONED
 
 

@@ -40,9 +40,6 @@ HOLD_SECONDS = 15.0
 MAX_PENDING = 32
 """Failures that are kept until a later call is answered. Chosen: those of three minutes, far above a slow answer."""
 
-FAILED_STATUS = 500
-"""Status of a server that failed at one request. A gateway's 502 to 504 tell of the server, and not of the request."""
-
 STEADY_CALLS_PER_SECOND = 1.0
 """Calls a second admitted between two refusals of a call from which on the later one shows something about the call. A
 slower key may be at the end of a hidden window."""
