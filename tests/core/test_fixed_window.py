@@ -3,10 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import fixed
-from tidegate.core.fixed_window import (
-    BOUNDARY_GUARD_SECONDS,
-    FixedWindowMirror,
-)
+from tidegate.core.fixed_window import FixedWindowMirror
+from tidegate.core.quota_base import RETURN_GUARD_SECONDS
 from tidegate.core.reset_schedule import ResetSchedule
 from tidegate.core.values import QuotaReading
 
@@ -47,11 +45,11 @@ def test_everything_is_back_after_the_boundary(bounded: FixedWindowMirror) -> No
 
 def test_an_amount_that_does_not_fit_waits_for_the_boundary(bounded: FixedWindowMirror) -> None:
     assert bounded.ready_at(4.0, 0.0, 5.0) == 5.0
-    assert bounded.ready_at(5.0, 0.0, 5.0) == 40.0 + BOUNDARY_GUARD_SECONDS
+    assert bounded.ready_at(5.0, 0.0, 5.0) == 40.0 + RETURN_GUARD_SECONDS
 
 
 def test_an_amount_above_the_limit_goes_alone_into_a_fresh_window(bounded: FixedWindowMirror) -> None:
-    assert bounded.ready_at(500.0, 0.0, 5.0) == 40.0 + BOUNDARY_GUARD_SECONDS
+    assert bounded.ready_at(500.0, 0.0, 5.0) == 40.0 + RETURN_GUARD_SECONDS
     assert bounded.ready_at(500.0, 0.0, 41.0) == 41.0
 
 
@@ -64,13 +62,13 @@ def test_an_answer_of_the_last_window_says_nothing_of_this_one(bounded: FixedWin
 def test_two_boundaries_give_the_period() -> None:
     mirror = FixedWindowMirror(fixed(10.0, window=None), 0.0, 60.0)
     mirror.on_refused(0.1, 0.1, 2.4)
-    assert mirror.ready_at(1.0, 0.0, 0.2) == 2.5 + BOUNDARY_GUARD_SECONDS
+    assert mirror.ready_at(1.0, 0.0, 0.2) == 2.5 + RETURN_GUARD_SECONDS
     spend(mirror, 10, 2.6)
     assert mirror.ready_at(1.0, 0.0, 2.7) == 2.7, "whether the next one is a minute away nobody knows: one tries"
     mirror.on_refused(2.7, 2.7, 9.8)
     assert mirror.window == 10.0
     spend(mirror, 10, 12.6, first=12)
-    assert mirror.ready_at(1.0, 0.0, 12.7) == 22.5 + BOUNDARY_GUARD_SECONDS
+    assert mirror.ready_at(1.0, 0.0, 12.7) == 22.5 + RETURN_GUARD_SECONDS
 
 
 def spent_by(mirror: FixedWindowMirror, until: float, now: float) -> float:

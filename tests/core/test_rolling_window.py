@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket
-from tidegate.core.rolling_window import RETURN_GUARD_SECONDS, RollingWindowMirror
+from tidegate.core.quota_base import RETURN_GUARD_SECONDS
+from tidegate.core.rolling_window import RollingWindowMirror
 from tidegate.core.values import QuotaReading
 
 WINDOW = 10.0

@@ -158,4 +158,4 @@ BELIEVED_SECONDS = 1.0
 """Shortest reset that is believed of any bucket; a shorter one only where more than half of the limit was left."""
 
 GUARD = 0.05
-"""Seconds that a fixed window's copy stays behind a boundary (`fixed_window.BOUNDARY_GUARD_SECONDS`), and rounding."""
+"""Seconds that a fixed window's copy stays behind a boundary (`quota_base.RETURN_GUARD_SECONDS`), and rounding."""

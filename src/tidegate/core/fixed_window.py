@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tidegate.core.quota_base import OVERTAKEN_SECONDS, LoggedCharge, QuotaMirror
+from tidegate.core.backoff import FIRST_GRACE_SECONDS, GRACE_BOUNDS_SECONDS, GRACE_ROUND_TRIPS
+from tidegate.core.quota_base import OVERTAKEN_SECONDS, RETURN_GUARD_SECONDS, LoggedCharge, QuotaMirror
 from tidegate.core.reset_schedule import ResetSchedule, boundary_of
 from tidegate.core.values import INFINITY, QuotaReading, Refill
 from tidegate.core.window_bounds import DEFAULT_WINDOW_SECONDS, MONTH_SECONDS, usable_window
@@ -145,15 +146,8 @@ PROBE_GROWTH = 1.5
 MAX_PROBE_SECONDS = 15.0
 """Seconds between probes of an empty window whose boundary is unknown: a quarter of a minute at most."""
 
-BOUNDARY_GUARD_SECONDS = 0.02
-"""Seconds waited past a boundary, so that a request does not arrive just before it."""
-
-STEP_ROUND_TRIPS = 3.0
-FIRST_STEP_SECONDS = 0.25
-STEP_BOUNDS_SECONDS = (0.02, 2.0)
 MAX_STEP_WINDOWS = 1.0 / 24.0
-"""Seconds in which a refusal would have come back: `STEP_ROUND_TRIPS` refusal round trips. At most `MAX_STEP_WINDOWS`
-of a window, so that the twelve steps of the whole limit take half of it."""
+"""Most windows that a careful step takes, so that the twelve steps of the whole limit take half of one."""
 
 PROVEN_LIMIT_SHARE = 0.9
 """Share of the limit that must go out within one window, unrefused, to prove that window."""
@@ -226,7 +220,7 @@ class FixedWindowMirror(QuotaMirror):
         self._probe_at = 0.0
         self._probe_delay = FIRST_PROBE_SECONDS
         self._careful: CautiousRamp | None = None
-        self._step = FIRST_STEP_SECONDS
+        self._step = FIRST_GRACE_SECONDS
 
     @property
     def window(self) -> float:
@@ -260,11 +254,11 @@ class FixedWindowMirror(QuotaMirror):
         """When the whole limit is there again; at the latest, where no boundary is known."""
         self._roll(now)
         high = self._boundaries.high
-        return high + BOUNDARY_GUARD_SECONDS if high is not None else now + self.window
+        return high + RETURN_GUARD_SECONDS if high is not None else now + self.window
 
     def state(self, order: int, until: float) -> None:
         """Take note of the boundary that an answer states; a request must not arrive just before it."""
-        super().state(order, until + BOUNDARY_GUARD_SECONDS)
+        super().state(order, until + RETURN_GUARD_SECONDS)
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """Return when `amount` and `reserve` fit: now, after the boundary, or when the next may try."""
@@ -280,7 +274,7 @@ class FixedWindowMirror(QuotaMirror):
                 return now if careful is None or not (fits or careful.trying) else careful.ready_at(now)
         if self._boundaries.high is None:
             return max(now, self._probe_at)
-        boundary = self._boundaries.high + BOUNDARY_GUARD_SECONDS
+        boundary = self._boundaries.high + RETURN_GUARD_SECONDS
         return boundary if waits else min(boundary, max(now, self._probe_at))
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
@@ -314,8 +308,8 @@ class FixedWindowMirror(QuotaMirror):
             and self.ledger.total < UNPASSED_LIMIT_SHARE * self.limit
         ):
             self.turned, self.is_refuted = "continuous", True
-        low, high = STEP_BOUNDS_SECONDS
-        self._step = min(high, MAX_STEP_WINDOWS * self.window, max(low, STEP_ROUND_TRIPS * (now - sent_at)))
+        low, high = GRACE_BOUNDS_SECONDS
+        self._step = min(high, MAX_STEP_WINDOWS * self.window, max(low, GRACE_ROUND_TRIPS * (now - sent_at)))
         self._exhausted, self._careful = True, None
         self._probe_at = now + self._probe_delay
         self._probe_delay = min(self._probe_delay * PROBE_GROWTH, MAX_PROBE_SECONDS, self.window / 4)

@@ -25,6 +25,9 @@ request on its way (openai: DEFAULT_TIMEOUT connect=5.0)."""
 OVERTAKEN_SECONDS = 0.1
 """Seconds within which requests may overtake each other, so that an answer may have seen either."""
 
+RETURN_GUARD_SECONDS = 0.02
+"""Seconds waited past the return of units, so that a request does not arrive just before it."""
+
 RESIDUE_UNITS = 1e-6
 """Units of reserves below which all calls have ended: sums of floats leave a residue of their rounding."""
 

@@ -13,22 +13,13 @@ from collections.abc import Iterable
 from heapq import merge
 from operator import attrgetter
 
-from tidegate.core.quota_base import LoggedCharge, QuotaMirror
+from tidegate.core.quota_base import OVERTAKEN_SECONDS, RETURN_GUARD_SECONDS, LoggedCharge, QuotaMirror
 from tidegate.core.values import INFINITY, QuotaReading, Refill
-from tidegate.core.window_inference import JITTER_SECONDS
-
-RETURN_GUARD_SECONDS = 0.02
-"""Seconds waited past the return of a unit, so that a request does not arrive just before it."""
 
 ARRIVAL_SPREAD_SECONDS = 0.004
 MAX_ARRIVAL_SPREAD_SECONDS = 0.4
 """Seconds between the arrivals of calls sent at once (openai 3.52 over new connections: 3 ms), and most seconds of the
 last one."""
-
-MAX_LATE_SECONDS = 0.1
-GAP_BOUNDS_SECONDS = (0.004, 0.02)
-"""A refusal that asks to wait less than `MAX_LATE_SECONDS` seconds came too early for a return. The next calls follow
-with gaps of twice that wait, within `GAP_BOUNDS_SECONDS`."""
 
 _charged_at = attrgetter("charged_at")
 
@@ -113,13 +104,12 @@ class RollingWindowMirror(QuotaMirror):
     def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
         """Book the missing room as taken by others, which comes back when the refusal says."""
         wait, room = retry_after or 0.0, max(0.0, self.level(now))
-        if wait >= MAX_LATE_SECONDS:
+        if wait >= OVERTAKEN_SECONDS:
             self._correct(room, now - self.window + wait)
             return
         # What was to be back was taken later than it was sent, over connections made one after another: so it comes,
         # first for this one and then for those of its wave that will be refused too.
-        low, high = GAP_BOUNDS_SECONDS
-        self._gap = min(high, max(low, 2.0 * wait))
+        self._gap = min(RETURN_GUARD_SECONDS, max(ARRIVAL_SPREAD_SECONDS, 2.0 * wait))
         self._late_from, self._late_until = sent_at, now
         self._back_at = now - self.window + wait
         self._correct(room, self._back_at)
@@ -131,7 +121,7 @@ class RollingWindowMirror(QuotaMirror):
             self.limit = max(reading.limit, 1.0)
         if debit is not None and debit.amount > 0.0 and reading.reset_after is not None and not reading.from_receipt:
             # What a call takes comes back a window later: a time that is not the window's counts to a boundary.
-            self._denied = abs(reading.reset_after - self.window) > max(JITTER_SECONDS, reading.resolution)
+            self._denied = abs(reading.reset_after - self.window) > max(OVERTAKEN_SECONDS, reading.resolution)
         if reading.remaining is None or order <= self._anchor_order:
             return
         self._anchor_order = order

@@ -29,7 +29,7 @@ from tidegate.core.backoff import WHOLE_HINT_SECONDS, rounding_of
 from tidegate.core.charging import RULES
 from tidegate.core.quota_base import OVERTAKEN_SECONDS, LoggedCharge, QuotaMirror
 from tidegate.core.refill_meter import BUSY_UNITS, RefillCheck, RefillTrial
-from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
+from tidegate.core.values import INFINITY, MAX_AMOUNT, Cost, QuotaReading, Refill
 from tidegate.core.window_bounds import DEFAULT_WINDOW_SECONDS, overdraws, usable_window
 from tidegate.core.window_inference import WindowInference
 
@@ -117,9 +117,6 @@ REORDER_BOUNDS_SECONDS = (0.01, 0.5)
 REORDER_DECAY = 0.95
 """Seconds within which requests may overtake each other on their way (new connections): learned from what is seen."""
 
-MAX_QUOTA_UNITS = 1e15
-"""Greatest quota: beyond it doubles lose the single unit."""
-
 DRAG_MEMORY_SECONDS = 0.3
 DRAG_NOISE_SHARE = 0.1
 MAX_DRAG_SHARE = 0.9
@@ -176,7 +173,7 @@ class TokenBucketMirror(QuotaMirror):
 
     def __init__(self, reading: QuotaReading, now: float, default_window: float = DEFAULT_WINDOW_SECONDS) -> None:
         super().__init__(reading, now)
-        self.limit = min(MAX_QUOTA_UNITS, self.limit)
+        self.limit = min(MAX_AMOUNT, self.limit)
         self.window = usable_window(reading.window, default_window)
         self.rate = self.limit / self.window
         self.period = WindowInference(self.window)
@@ -515,11 +512,11 @@ class TokenBucketMirror(QuotaMirror):
 
     def _observe_size(self, reading: QuotaReading, sent_at: float, now: float, charged: bool) -> None:
         if reading.limit is not None and reading.limit != self.limit:
-            self.limit = min(MAX_QUOTA_UNITS, max(reading.limit, 1.0))
+            self.limit = min(MAX_AMOUNT, max(reading.limit, 1.0))
             self.period.forget()
             self.trial.forget()
         elif reading.limit is None:
-            self.limit = min(MAX_QUOTA_UNITS, max(self.limit, reading.remaining or 0.0))
+            self.limit = min(MAX_AMOUNT, max(self.limit, reading.remaining or 0.0))
         self._take_window(self.period.window(reading, sent_at, self.window, now - sent_at, charged))
 
     def _take_window(self, window: float) -> None:

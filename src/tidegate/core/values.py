@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from tidegate.core.safe_text import printable, shown_address
 
 MAX_AMOUNT = 1e15
-"""Units that one call may be charged at most. Derived from the 53 bits of a float."""
+"""Units of a quota, and of the charge of one call, at most. Derived from the 53 bits of a float."""
 
 INFINITY = float("inf")
 """An instant that does not come, or an amount without a bound."""

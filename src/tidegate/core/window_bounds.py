@@ -24,8 +24,9 @@ DEFAULT_WINDOW_SECONDS = 60.0
 MONTH_SECONDS = 31 * 86_400.0
 """The longest window any provider is known to count over (provider-facts.md rule 2), in seconds."""
 
-_RESET_SLACK_SHARE = 1e-6
-"""Relative slack at both ends: `172.799999ms` of 500,000 a day says 86,399.9995 s."""
+EQUAL_WINDOWS_SHARE = 1e-6
+"""Relative slack of a comparison of two windows that ought to be equal: `172.799999ms` of 500,000 a day says
+86,399.9995 s."""
 
 COARSE_ROUNDING_SECONDS = 0.5
 """Seconds of rounding from which on a time is the difference of two rounded instants, and may err both ways."""
@@ -57,8 +58,8 @@ def snap(low: float, high: float, prefer: float | None = None) -> float | None:
 
     The shortest, because `remaining` is a floor: the lower end is at least 0.6 of the truth (provider-facts.md rule 2).
     """
-    low -= low * _RESET_SLACK_SHARE
-    high += high * _RESET_SLACK_SHARE
+    low -= low * EQUAL_WINDOWS_SHARE
+    high += high * EQUAL_WINDOWS_SHARE
     if prefer is not None and low <= prefer <= high:
         return prefer
     for window in NATURAL_WINDOWS_SECONDS:

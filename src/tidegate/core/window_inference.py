@@ -19,11 +19,13 @@ Some resets tell no window, as the time until one more request fits. Refusals re
 
 from __future__ import annotations
 
+from tidegate.core.quota_base import OVERTAKEN_SECONDS
 from tidegate.core.values import INFINITY, QuotaReading, Refill
 from tidegate.core.window_bounds import (
     COARSE_ROUNDING_SECONDS,
     CONVENTIONS,
     DEFAULT_WINDOW_SECONDS,
+    EQUAL_WINDOWS_SHARE,
     FROM_ANSWER,
     NATURAL_WINDOWS_SECONDS,
     overdraws,
@@ -40,15 +42,11 @@ resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for one of
 EXACT_FRACTION_UNITS = 0.05
 """Part of one request to which a level must be exact for its fraction to be used."""
 
-EQUAL_WINDOWS_SHARE = 1e-6
-"""Relative slack of a comparison of two windows that ought to be equal."""
-
 EXACT_WINDOW_SHARE = 0.002
 """Share by which a window may be off that follows from two times of a refusal, each cut to a millisecond."""
 
-JITTER_SECONDS = 0.1
 JITTER_SHARE = 0.1
-"""Seconds, and share of the time, by which equal instants may differ (new connections, a busy loop)."""
+"""Share of a time by which equal instants may differ (new connections, a busy loop), up to `OVERTAKEN_SECONDS`."""
 
 VARIED_LIMIT_SHARE = 0.1
 """Share of the limit by which the use must have varied before an equal time or instant means anything."""
@@ -212,7 +210,7 @@ class WindowInference:
             found[0] = used, min(at for _, at, _ in found), received
         for used, at, _ in sorted(found):
             latest = max(latest, at)
-            if used > before and latest < sent_at - JITTER_SECONDS:
+            if used > before and latest < sent_at - OVERTAKEN_SECONDS:
                 charges.append((latest, used - before))
                 before = used
         return charges
@@ -501,7 +499,7 @@ class WindowInference:
             self._first = sent_at, reset
             return
         first_at, first_reset = self._first
-        slack = min(JITTER_SECONDS, JITTER_SHARE * first_reset) + resolution
+        slack = min(OVERTAKEN_SECONDS, JITTER_SHARE * first_reset) + resolution
         if sent_at > first_at + first_reset:
             self._first = sent_at, reset
             return
