@@ -30,8 +30,6 @@ from math import sqrt
 from tidegate.core.backoff import PROGRESS_CALLS
 from tidegate.core.chance_odds import BELIEVED_LOG_ODDS
 from tidegate.core.pacer_phases import (
-    CHANGED_RATE_HOLD_SECONDS,
-    FIRST_HOLD_SPANS,
     FIRST_RISE_STEP,
     HELD_RATE_SHARE,
     HOLD_SECONDS,
@@ -505,9 +503,6 @@ class Pacer:
             if self._broken < DOUBTED_MEASUREMENTS
             else 0.0
         )
-        if started_up and not self._again:
-            # The rate may have changed amid its only measurement, which proves no more than its own time.
-            self._patience = min(self._patience, max(CHANGED_RATE_HOLD_SECONDS, FIRST_HOLD_SPANS * seconds))
         # Half a call for what may have been left at either instant.
         sure = HELD_RATE_SHARE * (rate if overflown else (count - 0.5) / seconds)
         gauge.believe(self._least, self._highest)

@@ -48,36 +48,24 @@ HELD_RATE_SHARE = 0.97
 HOLD_SECONDS = 1.0
 CHANGED_RATE_HOLD_SECONDS = 2.0
 HOLD_CALLS_PER_REFUSAL = 150
-SHALLOW_HOLD_CALLS_PER_REFUSAL = 110.0
 PRECISE_CALLS = 60
 BEST_RATE_SHARE = 0.85
 SAME_RATE_SHARE = 1.0 - BEST_RATE_SHARE
 """Seconds of holding: `HOLD_SECONDS` for a rate below `BEST_RATE_SHARE` of the best, `CHANGED_RATE_HOLD_SECONDS` for
 one that changed by more than `SAME_RATE_SHARE`. Else `HOLD_CALLS_PER_REFUSAL` pay for each refusal since the last
-measurement, fewer if it had less than `PRECISE_CALLS` calls. A bucket that keeps nothing loses what is held too low, so
-there `SHALLOW_HOLD_CALLS_PER_REFUSAL` pay."""
+measurement, fewer if it had less than `PRECISE_CALLS` calls."""
 
 SMALL_BUCKET_CALLS = 2.5
-SHALLOW_BUCKET_SECONDS = 0.5
-"""Calls of a bucket, or seconds of its rate, below which it keeps next to nothing."""
-
-
-def shallow(gauge: RateMeter) -> bool:
-    return gauge.burst < max(SMALL_BUCKET_CALLS, SHALLOW_BUCKET_SECONDS * gauge.rate)
-
+"""Calls of a bucket below which it keeps next to nothing."""
 
 SHALLOW_BUCKET_CALLS = 16.0
-"""Calls of a bucket (or `SHALLOW_BUCKET_SECONDS` of its rate) below which it soon runs over where its rate rises."""
+SHALLOW_BUCKET_SECONDS = 0.5
+"""Calls of a bucket, or seconds of its rate, below which it soon runs over where its rate rises."""
 
 FIRST_HOLD_CALLS = 20.0
 FIRST_HOLD_GROWTH = 3.0
 """Calls for which a rate is held that was measured once, because it may change again, and factor for each
 repetition."""
-
-
-FIRST_HOLD_SPANS = 3.0
-"""Times the seconds of a first measurement for which its rate is held. Measured: 2 cost `silent-steady` 0.002 refusals
-a call."""
 
 
 def cruise_seconds(
@@ -94,7 +82,7 @@ def cruise_seconds(
     elif abs(rate - before) > SAME_RATE_SHARE * before and (before or not precise):
         patience = CHANGED_RATE_HOLD_SECONDS
     else:
-        paid = SHALLOW_HOLD_CALLS_PER_REFUSAL if shallow(gauge) else price * HOLD_CALLS_PER_REFUSAL
+        paid = price * HOLD_CALLS_PER_REFUSAL
         patience = max(CHANGED_RATE_HOLD_SECONDS, paid * min(1.0, count / PRECISE_CALLS) / rate)
     first = FIRST_HOLD_CALLS * max(1.0, price - 1.0) * FIRST_HOLD_GROWTH ** min(again, 9)
     if gauge.content < max(SHALLOW_BUCKET_CALLS, SHALLOW_BUCKET_SECONDS * rate):
