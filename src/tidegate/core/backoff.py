@@ -45,6 +45,10 @@ MAX_PAUSE_SECONDS = 120.0
 single attempt. Raising them leaves a key idle that admits calls again. Precedents: openai, `INITIAL_RETRY_DELAY` and
 `MAX_RETRY_AFTER_DELAY`."""
 
+REFUSED_CUT_FACTOR = 0.5
+"""Factor on the slots, or on a pace, at a refusal that no other bound explains. Raising it meets more refusals;
+lowering it leaves capacity idle. Precedents: TCP Reno and promptfoo, 0.5."""
+
 
 def full_jitter(failures: int, draw: float) -> float:
     """Return the seconds before the attempt after `failures` (1 or more): uniform in [0, longest delay).

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import log, sqrt
 
-from tidegate.core.backoff import FIRST_GRACE_SECONDS
+from tidegate.core.backoff import FIRST_GRACE_SECONDS, REFUSED_CUT_FACTOR
 from tidegate.core.values import INFINITY
 
 WORTHWHILE_GAIN_SHARE = 0.3
@@ -195,10 +195,6 @@ RAISING_TRIALS = 4
 START_CONCURRENCY = 4
 """Calls in flight at once before anything is known of a key. Raising it sends more into a low limit. Precedent: RFC
 3390, four segments."""
-
-REFUSED_CUT_FACTOR = 0.5
-"""Factor on the calls in flight at a refusal that no ceiling explains. Raising it meets more refusals; lowering it
-leaves slots idle. Precedents: TCP Reno and promptfoo, 0.5."""
 
 
 class ConcurrencyLimit:

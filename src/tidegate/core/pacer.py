@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import sqrt
 
-from tidegate.core.backoff import PROGRESS_CALLS
+from tidegate.core.backoff import PROGRESS_CALLS, REFUSED_CUT_FACTOR
 from tidegate.core.chance_odds import BELIEVED_LOG_ODDS
 from tidegate.core.pacer_phases import (
     FIRST_RISE_STEP,
@@ -40,7 +40,6 @@ from tidegate.core.pacer_phases import (
     RISE_STEP_SECONDS,
     SAME_RATE_SHARE,
     SEEK_CALLS,
-    SEEK_CUT_FACTOR,
     SHALLOW_BUCKET_CALLS,
     SHALLOW_BUCKET_SECONDS,
     SMALL_BUCKET_CALLS,
@@ -58,9 +57,6 @@ from tidegate.core.ramp_phase import RampPhase
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
 from tidegate.core.values import INFINITY, Cause
 from tidegate.core.windowed_phase import WINDOW_SIGN_WAITS, WindowedPhase
-
-DROPPED_PACE_FACTOR = 0.25
-"""Cut at a refusal where the pace had held: capacity went by an unknown amount. A bucket keeps what this leaves."""
 
 MAX_SAVED_CALLS_PER_SECOND = 1e5
 MAX_SAVED_BURST_SECONDS = 3600.0
@@ -408,7 +404,9 @@ class Pacer:
                 rate = min(rate, self.gauge.high)
                 middle = sqrt(self.gauge.low * self.gauge.high) or middle
             self._start_up(
-                min(rate, max(middle, SEEK_CUT_FACTOR * rate)) if middle else self._startup.back(rate, count, seconds),
+                min(rate, max(middle, REFUSED_CUT_FACTOR * rate))
+                if middle
+                else self._startup.back(rate, count, seconds),
                 now,
             )
         elif seconds <= 0.0:
@@ -423,7 +421,8 @@ class Pacer:
             self._patience = HOLD_SECONDS
             if rate < self._floor.pace:
                 self._floor.doubt()
-            self._start_up(rate * DROPPED_PACE_FACTOR, now)
+            # Capacity went by an unknown amount: two cuts at once. A bucket keeps what they leave.
+            self._start_up(rate * REFUSED_CUT_FACTOR**2, now)
         elif cruising and count < DEEP_BUCKET_CALLS and deep:
             before, took = self.gauge.last
             self._measure(count + before, seconds + took, now)

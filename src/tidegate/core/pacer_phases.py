@@ -26,6 +26,7 @@ from __future__ import annotations
 from enum import IntEnum
 from math import sqrt
 
+from tidegate.core.backoff import FIRST_PAUSE_SECONDS, MAX_BACKOFF_SECONDS, REFUSED_CUT_FACTOR
 from tidegate.core.chance_odds import BELIEVED_LOG_ODDS, PROVEN_LOG_ODDS
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
 from tidegate.core.values import INFINITY, Cause
@@ -90,8 +91,8 @@ def cruise_seconds(
     return patience
 
 
-LEAST_CALLS_PER_SECOND = 1.0 / 60.0
-"""Least pace in calls a second (C-17: growing to 60 s)."""
+LEAST_CALLS_PER_SECOND = 1.0 / MAX_BACKOFF_SECONDS
+"""Least pace in calls a second: waits for one call grow as far as any other delay (C-17)."""
 
 MAX_FIRST_WAIT_SECONDS = 0.75
 FIRST_WAIT_RUN_SHARE = 0.8
@@ -100,12 +101,11 @@ Any bucket that the run came from keeps what comes back in that time."""
 
 WAIT_GROWTH = 1.6
 WAIT_CALLS = 2.0
-OUTAGE_WAIT_SECONDS = 0.5
 OUTAGE_WAIT_GROWTH = 1.1
 OUTAGE_WAITS = 4
 MAX_WAITS = 60
 """While nothing is admitted, waits grow by `WAIT_GROWTH`, from the time of `WAIT_CALLS` on. Under overload the first
-`OUTAGE_WAITS` stay at `OUTAGE_WAIT_SECONDS`, so that a recovery is seen; more of them were an outage, after which the
+`OUTAGE_WAITS` stay at `FIRST_PAUSE_SECONDS`, so that a recovery is seen; more of them were an outage, after which the
 former state returns. No wait grows beyond the sixtieth."""
 
 CLIMB_WAIT_SECONDS = 0.16
@@ -118,7 +118,7 @@ def first_wait(run: Burst, cause: Cause, grace: float) -> float:
     """Return the seconds that all calls wait after the first refusal, which ended `run`; at least `grace`."""
     if cause is Cause.SLOPE:
         return CLIMB_WAIT_SECONDS
-    most = OUTAGE_WAIT_SECONDS if cause is Cause.OVERLOAD else MAX_FIRST_WAIT_SECONDS
+    most = FIRST_PAUSE_SECONDS if cause is Cause.OVERLOAD else MAX_FIRST_WAIT_SECONDS
     return min(most, max(grace, FIRST_WAIT_RUN_SHARE * run.seconds))
 
 
@@ -127,7 +127,7 @@ def next_wait(spacing: PacingBucket, cause: Cause) -> float:
     waits = spacing.waits + 1
     seconds = max(WAIT_GROWTH * spacing.wait, WAIT_CALLS / spacing.rate)
     if cause is Cause.OVERLOAD:
-        seconds = min(seconds, OUTAGE_WAIT_SECONDS * OUTAGE_WAIT_GROWTH ** min(MAX_WAITS, max(0, waits - OUTAGE_WAITS)))
+        seconds = min(seconds, FIRST_PAUSE_SECONDS * OUTAGE_WAIT_GROWTH ** min(MAX_WAITS, max(0, waits - OUTAGE_WAITS)))
     elif cause is Cause.SLOPE:
         seconds = CLIMB_WAIT_SECONDS * CLIMB_WAIT_GROWTH ** min(MAX_WAITS, max(0, waits - CLIMB_WAITS))
     return min(seconds, 1.0 / LEAST_CALLS_PER_SECOND)
@@ -153,11 +153,9 @@ FIRST_WAITS = 4.0
 
 SEEK_STEP = 1.5
 SEEK_CALLS = 3
-SEEK_CUT_FACTOR = 0.5
-SEEK_LEAD_RATIO = 2.0
-"""While the rate is unknown the pace grows by `SEEK_STEP` after `SEEK_CALLS` admitted calls; a refusal halves it at
-most. It exceeds `SEEK_LEAD_RATIO` of the admitted rate only after `HOLD_SECONDS`: a faster pace has more calls in
-flight when it is refused, and they are refused or charged later."""
+"""While the rate is unknown the pace grows by `SEEK_STEP` after `SEEK_CALLS` admitted calls; a refusal cuts it by
+`REFUSED_CUT_FACTOR` at most. It exceeds `MAX_RISE_STEP` times the admitted rate only after `HOLD_SECONDS`: a faster
+pace has more calls in flight when it is refused, and they are refused or charged later."""
 
 
 class StartupPhase:
@@ -177,11 +175,11 @@ class StartupPhase:
 
     def back(self, pace: float, count: int, seconds: float) -> float:
         """Return the pace after one at which only `count` calls were admitted in `seconds`."""
-        return min(pace, max(pace * SEEK_CUT_FACTOR, (count + 0.5) / seconds))
+        return min(pace, max(pace * REFUSED_CUT_FACTOR, (count + 0.5) / seconds))
 
     def step(self, pace: float, let_in: float, now: float, small: bool = False) -> float:
         """Return the pace after one that was not refused; `let_in` calls a second went since the start."""
-        if not small and now < self._lead_until and pace * SEEK_STEP > SEEK_LEAD_RATIO * let_in:
+        if not small and now < self._lead_until and pace * SEEK_STEP > MAX_RISE_STEP * let_in:
             return pace
         self.begin(now)
         return pace * SEEK_STEP
@@ -191,10 +189,9 @@ FIRST_RISE_STEP = 1.25
 MAX_RISE_STEP = 2.0
 RISE_STEP_SECONDS = 0.15
 RISE_STEP_CALLS = 2
-MAX_QUICK_RISE = 2.0
 """A rise begins with the step `FIRST_RISE_STEP`, or `MAX_RISE_STEP` far below the best rate. A step that holds for
-`RISE_STEP_SECONDS` and `RISE_STEP_CALLS` is squared, up to `MAX_RISE_STEP`. Beyond `MAX_QUICK_RISE` of the best a step
-must hold for `HOLD_SECONDS`."""
+`RISE_STEP_SECONDS` and `RISE_STEP_CALLS` is squared, up to `MAX_RISE_STEP`. Beyond `MAX_RISE_STEP` times the best a
+step must hold for `HOLD_SECONDS`."""
 
 
 class ProbeUpPhase:
@@ -214,7 +211,7 @@ class ProbeUpPhase:
         """Prepare a rise from `pace`, where `best` was known."""
         self._growth = 2.0
         self._factor = FIRST_RISE_STEP if pace >= BEST_RATE_SHARE * best else MAX_RISE_STEP
-        self._highest = MAX_QUICK_RISE * best
+        self._highest = MAX_RISE_STEP * best
 
     def step(self, pace: float) -> tuple[float, float]:
         """Return the pace to try after `pace`, and the seconds for which it has to hold."""
@@ -224,7 +221,7 @@ class ProbeUpPhase:
             return tried, RISE_STEP_SECONDS
         # Twice the best was never known: it is believed where it holds for a while.
         if pace >= self._highest:
-            self._highest *= MAX_QUICK_RISE
+            self._highest *= MAX_RISE_STEP
         return min(tried, self._highest), HOLD_SECONDS
 
 

@@ -59,7 +59,7 @@ the limit with each answer, fills some lines of the list and not all."""
 
 NOTED_CUT_FACTOR = 0.9
 """Factor below it from which on a cut is noted: below the smallest cut
-(`core.concurrency_limit.REFUSED_CUT_FACTOR`)."""
+(`core.backoff.REFUSED_CUT_FACTOR`)."""
 
 NOTED_LIMIT_SHARE = 0.01
 """Least relative change of a quota's limit that is noted. Chosen: less than a pixel of the page's chart."""
