@@ -26,7 +26,7 @@ from __future__ import annotations
 from functools import partial
 
 from tidegate.core.backoff import WHOLE_HINT_SECONDS, rounding_of
-from tidegate.core.charging import RULES
+from tidegate.core.charging import NOISE_LIMIT_SHARE, RULES
 from tidegate.core.quota_base import OVERTAKEN_SECONDS, LoggedCharge, QuotaMirror
 from tidegate.core.refill_meter import BUSY_UNITS, RefillCheck, RefillTrial
 from tidegate.core.values import INFINITY, MAX_AMOUNT, Cost, QuotaReading, Refill
@@ -38,9 +38,6 @@ MAX_ESTIMATE_RATIO = 2.0
 
 LONGER_WAIT_RATIO = 2.0
 """Times the seconds in which a bucket refills a call: a refusal that states a longer wait is from no bucket."""
-
-FULL_BUCKET_SHARE = 0.98
-"""Share of a bucket above which it may have wasted refill: a span that touches it proves nothing."""
 
 MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
@@ -107,11 +104,6 @@ class SafetyMargin:
             self._unsure = unsure if unsure < MAX_UNSURE_REQUESTS else MAX_UNSURE_REQUESTS
 
 
-BRIM_SECONDS = 0.005
-MAX_SPILT_REQUESTS = 0.25
-"""Seconds for which a bucket of hardly more than one request stays full before each, because it has no room for a
-margin. A quarter of a request at most is lost by that."""
-
 FIRST_REORDER_SECONDS = 0.2
 REORDER_BOUNDS_SECONDS = (0.01, 0.5)
 REORDER_DECAY = 0.95
@@ -161,7 +153,6 @@ class TokenBucketMirror(QuotaMirror):
         "_refill_check",
         "_reorder",
         "_round_trip",
-        "_spilt",
         "_waits_until",
         "period",
         "rate",
@@ -177,7 +168,7 @@ class TokenBucketMirror(QuotaMirror):
         self.window = usable_window(reading.window, default_window)
         self.rate = self.limit / self.window
         self.period = WindowInference(self.window)
-        self._brim, self._spilt = self.limit, 0.0
+        self._brim = self.limit
         self._anchor_at = now
         self._anchor_level = self._anchor_least = self.limit
         self._ceiling = self.limit
@@ -237,7 +228,7 @@ class TokenBucketMirror(QuotaMirror):
         if self._ceiling <= self.limit / 2.0 + BUSY_UNITS and self.rate * (now - self._charged_at) <= BUSY_UNITS:
             debit.waited = self._has_just_room(amount, now)
         self._charged_at = now
-        self._ceiling -= debit.amount + self._spilt
+        self._ceiling -= debit.amount
         if self._refill_check.since < INFINITY:
             self._refill_check.charged(debit.amount, self.rate, self.limit, now)
         entries = self.ledger.entries
@@ -469,7 +460,7 @@ class TokenBucketMirror(QuotaMirror):
         before = self._anchor_stated
         hidden = least <= -self.limit
         low = high = before + self.rate * since - (most if hidden and not refused else level)
-        if max(before + self.rate * since, level) >= FULL_BUCKET_SHARE * self.limit:
+        if max(before + self.rate * since, level) >= (1.0 - NOISE_LIMIT_SHARE) * self.limit:
             low = -INFINITY  # a full quota loses its refill
         elif hidden or self._hidden:
             # What is charged at the end of an answer may leave less than nothing, and headers show zero.
@@ -522,11 +513,10 @@ class TokenBucketMirror(QuotaMirror):
     def _take_window(self, window: float) -> None:
         self.window = window
         self.rate = self.limit / window
-        brim = self.period.capacity
-        if brim is not None:
-            self._brim, self._spilt = brim, min(MAX_SPILT_REQUESTS, BRIM_SECONDS * self.rate) if brim < 2.0 else 0.0
+        if self.period.capacity is not None:
+            self._brim = self.period.capacity
         else:
-            self._brim, self._spilt = min(self.limit, self.trial.peak) if self.period.is_bounded else self.limit, 0.0
+            self._brim = min(self.limit, self.trial.peak) if self.period.is_bounded else self.limit
 
     def _read_wait(self, wait: float) -> None:
         # The wait for the next unit shows its present fraction, and the window together with the time until full.
