@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tidegate.core.backoff import FIRST_GRACE_SECONDS, GRACE_BOUNDS_SECONDS, GRACE_ROUND_TRIPS
+from tidegate.core.backoff import FIRST_GRACE_SECONDS, GRACE_BOUNDS_SECONDS, GRACE_ROUND_TRIPS, MAX_BACKOFF_SECONDS
 from tidegate.core.quota_base import OVERTAKEN_SECONDS, RETURN_GUARD_SECONDS, LoggedCharge, QuotaMirror
 from tidegate.core.reset_schedule import ResetSchedule, boundary_of
 from tidegate.core.values import INFINITY, QuotaReading, Refill
@@ -142,9 +142,8 @@ def refutes_portion(limit: float, window: float, let_in: AdmittedBurst) -> bool:
 
 
 FIRST_PROBE_SECONDS = 1.0
-PROBE_GROWTH = 1.5
-MAX_PROBE_SECONDS = 15.0
-"""Seconds between probes of an empty window whose boundary is unknown: a quarter of a minute at most."""
+"""First seconds between probes of an empty window whose boundary is unknown. They double, up to a quarter of the window
+and a minute."""
 
 MAX_STEP_WINDOWS = 1.0 / 24.0
 """Most windows that a careful step takes, so that the twelve steps of the whole limit take half of one."""
@@ -312,7 +311,7 @@ class FixedWindowMirror(QuotaMirror):
         self._step = min(high, MAX_STEP_WINDOWS * self.window, max(low, GRACE_ROUND_TRIPS * (now - sent_at)))
         self._exhausted, self._careful = True, None
         self._probe_at = now + self._probe_delay
-        self._probe_delay = min(self._probe_delay * PROBE_GROWTH, MAX_PROBE_SECONDS, self.window / 4)
+        self._probe_delay = min(2.0 * self._probe_delay, MAX_BACKOFF_SECONDS, self.window / 4)
         if retry_after:
             # Whole seconds are rounded up by those who send them.
             rounding = 1.0 if retry_after == int(retry_after) else 0.0
