@@ -123,11 +123,8 @@ class SamplingBudget:
 
 
 EXPLORED_WAIT_SECONDS = 1.0
-"""Seconds of a wait from which on one call tests another charging rule, and first seconds between such calls. Less
-costs refusals where the table is right."""
-
-MAX_EXPLORE_SECONDS = 60.0
-"""Most seconds between two such calls: the usual window of a quota."""
+"""Seconds of a wait from which on one call tests another charging rule, and first seconds between such calls; they
+double up to the usual window of a quota. Less costs refusals where the table is right."""
 
 AMPLE_LIMIT_SHARE = 0.5
 """Share of every limit above which it does not matter when the next reading comes."""
@@ -256,7 +253,7 @@ class QuotaCharges:
         if order < self._explorer:
             return
         self._explorer = 0
-        self._explore_wait = min(MAX_EXPLORE_SECONDS, 2.0 * self._explore_wait) if refused else EXPLORED_WAIT_SECONDS
+        self._explore_wait = min(DEFAULT_WINDOW_SECONDS, 2.0 * self._explore_wait) if refused else EXPLORED_WAIT_SECONDS
         self._explore_at = now + self._explore_wait
 
     def take(self, permit: Any) -> bool:

@@ -25,6 +25,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.replica_events import ReplicaEvent, write_event
 from tidegate.core.unheard_members import SafeCapacity, UnseenDemand
 from tidegate.core.values import INFINITY, Cost
+from tidegate.core.window_bounds import DEFAULT_WINDOW_SECONDS
 
 LOOK_AGAIN_SECONDS = 0.010
 """Seconds after which a head looks again for an answer of another member. Measured: they cost no time (bench.lab)."""
@@ -43,10 +44,6 @@ KEPT_AGAIN_SECONDS = 0.25
 
 PACE_TURN_INTERVALS = 0.5
 """Intervals of the pace for which a head lets each earlier head go first: at 0 all members send at one instant."""
-
-ADMISSION_FADE_SECONDS = 60.0
-"""Seconds in which an admission fades to 0.37 of a call. Source: the usual window of a quota, of which a member may
-take more at first."""
 
 PASSED_ROUNDS = 4
 """Rounds of all waiting members in which a head may be passed by others. Chosen: a quarter of its share."""
@@ -101,7 +98,8 @@ class RecentService:
     def calls(self, member: int, now: float) -> float:
         """Return the calls of a member, each less the older it is."""
         found = self._members.get(member)
-        return found[0] * math.exp(min(0.0, found[1] - now) / ADMISSION_FADE_SECONDS) if found is not None else 0.0
+        # A member may take more of a quota at first, so what it took fades with the usual window.
+        return found[0] * math.exp(min(0.0, found[1] - now) / DEFAULT_WINDOW_SECONDS) if found is not None else 0.0
 
     def passed(self, member: int) -> int:
         """Return the admissions of other members since the last one of this member."""
