@@ -28,7 +28,7 @@ known in time, hints are obeyed.
 
 from __future__ import annotations
 
-from tidegate.core.values import INFINITY
+from tidegate.core.values import INFINITY, PAST_WEIGHT_SHARE
 
 TRANSIENT_ATTEMPTS = 3
 """Attempts at a call that fails for a reason that may pass, where the call's client repeats nothing. Raising it hides
@@ -92,9 +92,6 @@ WAVE_REFUSALS = 8
 """Repeated waves, and refusals of one wave, from which on a quota's mirror is not trusted to hold calls back."""
 
 
-ATTEMPT_WEIGHT_KEPT = 0.9
-"""Share of each attempt's weight that is left after a refusal. Chosen: ten refusals show a few per cent."""
-
 OCCASIONAL_REFUSAL_SHARE = 0.2
 """Share of refused attempts up to which a refusal does not pause the key: then it costs less than a pause."""
 
@@ -112,8 +109,8 @@ class RefusedShare:
 
     def refused(self, admitted: int) -> float:
         """Record a refusal, after `admitted` attempts of the key in all; return the share, by recent refusals."""
-        self._kept = ATTEMPT_WEIGHT_KEPT * self._kept + max(0, admitted - self.admitted)
-        self._refused = ATTEMPT_WEIGHT_KEPT * self._refused + 1.0
+        self._kept = PAST_WEIGHT_SHARE * self._kept + max(0, admitted - self.admitted)
+        self._refused = PAST_WEIGHT_SHARE * self._refused + 1.0
         self.admitted = max(admitted, self.admitted)
         return self._refused / (self._refused + self._kept)
 

@@ -27,9 +27,9 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from tidegate.core.backoff import ATTEMPT_WEIGHT_KEPT, GRACE_BOUNDS_SECONDS, GRACE_ROUND_TRIPS
+from tidegate.core.backoff import GRACE_BOUNDS_SECONDS, GRACE_ROUND_TRIPS
 from tidegate.core.refusal_cause import JITTER_ROUND_TRIPS
-from tidegate.core.values import INFINITY, Outcome
+from tidegate.core.values import INFINITY, PAST_WEIGHT_SHARE, Outcome
 
 
 class BreakerState(StrEnum):
@@ -137,7 +137,7 @@ class CircuitBreaker:
         """
         if sent_at < self._closed_at:
             return False
-        self._took = max(now - sent_at, ATTEMPT_WEIGHT_KEPT * self._took)
+        self._took = max(now - sent_at, PAST_WEIGHT_SHARE * self._took)
         if not (self.reached or self.gives_up_at < INFINITY):
             self.gives_up_at = now + self.max_unreached
         if not self.failures:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidegate.core.values import RequestFacts, Usage
+from tidegate.core.values import PAST_WEIGHT_SHARE, RequestFacts, Usage
 
 CHARS_PER_TOKEN = 4.0
 """Characters per token before the first answer. Source: about four characters of English per token (OpenAI help centre,
@@ -24,9 +24,6 @@ CHARS_PER_TOKEN_BOUNDS = (0.5, 16.0)
 
 FIRST_OUTPUT_TOKENS = 256.0
 """Tokens expected of a first answer. Chosen: between a classifier's 16 tokens and a writer's 4000."""
-
-MEAN_MEMORY_WEIGHT = 0.9
-"""Weight of the past in the running means of answers: the last ten (curator keeps the last fifty)."""
 
 LINE_MEMORY_WEIGHT = 0.95
 """Weight of the past in the line. Chosen: about the last twenty answers; a line needs more of them than a mean."""
@@ -113,12 +110,12 @@ class CostEstimator:
             ):
                 self.mean_output = FIRST_OUTPUT_TOKENS
             self._seeded = False
-            self.mean_output = MEAN_MEMORY_WEIGHT * self.mean_output + (1.0 - MEAN_MEMORY_WEIGHT) * output
+            self.mean_output = PAST_WEIGHT_SHARE * self.mean_output + (1.0 - PAST_WEIGHT_SHARE) * output
             bound = request_facts.max_output_tokens
             kind = UNBOUNDED_KIND if bound is None else bound.bit_length()
             mean, count = self._answers.get(kind, (self.output_for(bound), 1))
             count += 1
-            self._answers[kind] = mean + max(1.0 - MEAN_MEMORY_WEIGHT, 1.0 / count) * (output - mean), count
+            self._answers[kind] = mean + max(1.0 - PAST_WEIGHT_SHARE, 1.0 / count) * (output - mean), count
 
     def _fit(self, chars: float, tokens: float) -> None:
         self._weight = LINE_MEMORY_WEIGHT * self._weight + 1.0

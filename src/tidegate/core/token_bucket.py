@@ -29,7 +29,7 @@ from tidegate.core.backoff import WHOLE_HINT_SECONDS, rounding_of
 from tidegate.core.charging import NOISE_LIMIT_SHARE, RULES
 from tidegate.core.quota_base import OVERTAKEN_SECONDS, LoggedCharge, QuotaMirror
 from tidegate.core.refill_meter import BUSY_UNITS, RefillCheck, RefillTrial
-from tidegate.core.values import INFINITY, MAX_AMOUNT, Cost, QuotaReading, Refill
+from tidegate.core.values import INFINITY, MAX_AMOUNT, PAST_WEIGHT_SHARE, Cost, QuotaReading, Refill
 from tidegate.core.window_bounds import DEFAULT_WINDOW_SECONDS, overdraws, usable_window
 from tidegate.core.window_inference import WindowInference
 
@@ -116,10 +116,6 @@ DRAG_EXPECTED_SECONDS = 2.0
 """Seconds after an answer for which others are expected to take the same share of the refill. The share is a running
 mean over `DRAG_MEMORY_SECONDS` seconds, less `DRAG_NOISE_SHARE` of the rate, which is also the most that one answer
 counts."""
-
-HELD_ANSWER_WEIGHT = 0.1
-"""Weight of each answer in the mean share of a reserve that refills before its answer ends, and needs no room now:
-about the last ten."""
 
 KNOWN_END_ROUND_TRIPS = 1.5
 """Quickest refusal round trips within which the provider may know an ended call before its answer is here: one, and
@@ -256,7 +252,7 @@ class TokenBucketMirror(QuotaMirror):
         self, reserve: float, cost: Cost, output: float | None, table: float, order: int, sent_at: float, now: float
     ) -> float:
         if reserve:
-            self._held += HELD_ANSWER_WEIGHT * (now - sent_at - self._held)
+            self._held += (1.0 - PAST_WEIGHT_SHARE) * (now - sent_at - self._held)
         self._advance(now)
         amount = super().settle_by_rules(reserve, cost, output, table, order, sent_at, now)
         self._ceiling -= amount
@@ -265,7 +261,7 @@ class TokenBucketMirror(QuotaMirror):
     def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
         self.reserved = max(0.0, self.reserved - reserve)
         if reserve:
-            self._held += HELD_ANSWER_WEIGHT * (now - sent_at - self._held)
+            self._held += (1.0 - PAST_WEIGHT_SHARE) * (now - sent_at - self._held)
         if produced:
             self._advance(now)
             self._ceiling -= produced

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import CAPACITY, INFINITY, OK, Cost, Kind, Outcome
+from tidegate.core.values import CAPACITY, INFINITY, OK, PAST_WEIGHT_SHARE, Cost, Kind, Outcome
 
 RATE_MEMORY_SECONDS = 1.0
 """Time constant of the others' rate, and of the longest delay: twenty of the longest intervals between exchanges."""
@@ -67,7 +67,7 @@ class UnseenDemand:
         # It was admitted before the log was read last, and not in it then: at least that late. The time in which this
         # member did not read the log does not count.
         late = min(MAX_DELAY_SECONDS, max(0.0, self._before - at)) if self._before != INFINITY else 0.0
-        self._late += 0.1 * (late - self._late)
+        self._late += (1.0 - PAST_WEIGHT_SHARE) * (late - self._late)
         if late >= self._latest_at(self._heard_at):
             self._latest, self._latest_heard = late, self._heard_at
 

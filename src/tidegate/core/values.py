@@ -14,6 +14,10 @@ from tidegate.core.safe_text import printable, shown_address
 MAX_AMOUNT = 1e15
 """Units of a quota, and of the charge of one call, at most. Derived from the 53 bits of a float."""
 
+PAST_WEIGHT_SHARE = 0.9
+"""Share of the weight of earlier values that each new value leaves in a running mean. Chosen: about the last ten count
+(curator keeps the last fifty answers, ten refusals show a few per cent)."""
+
 INFINITY = float("inf")
 """An instant that does not come, or an amount without a bound."""
 
