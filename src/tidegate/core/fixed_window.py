@@ -70,7 +70,8 @@ SEEN_PORTION_SHARE = 0.25
 WHOLE_PORTION_SHARE = 0.9
 EXCEEDED_PORTION_SHARE = 1.1
 """Shares of a portion that must have been admitted recently: `SEEN_PORTION_SHARE` where only the calls in flight are
-known, `WHOLE_PORTION_SHARE` where all are. More than `EXCEEDED_PORTION_SHARE` of a portion does not fit into it."""
+known, `WHOLE_PORTION_SHARE` where all are. More than `EXCEEDED_PORTION_SHARE` of a portion does not fit into it. A
+window is proven where `WHOLE_PORTION_SHARE` of its limit go out unrefused."""
 
 PORTION_REFUSALS = 3
 WINDOWS_PER_REFUSAL = 5.0
@@ -147,9 +148,6 @@ and a minute."""
 
 MAX_STEP_WINDOWS = 1.0 / 24.0
 """Most windows that a careful step takes, so that the twelve steps of the whole limit take half of one."""
-
-PROVEN_LIMIT_SHARE = 0.9
-"""Share of the limit that must go out within one window, unrefused, to prove that window."""
 
 WIDE_BOUNDARY_SHARE = 0.2
 """Uncertainty of a boundary, as a share of a period, above which a try shows more than waiting."""
@@ -407,7 +405,7 @@ class FixedWindowMirror(QuotaMirror):
         if self._exhausted and self._began_at > -INFINITY:
             short = self.limit - self._ceiling < UNPASSED_LIMIT_SHARE * self.limit
         if self._unproven and not self._exhausted and self._began_at > float("-inf"):
-            self._unproven = self.ledger.total < PROVEN_LIMIT_SHARE * self.limit
+            self._unproven = self.ledger.total < WHOLE_PORTION_SHARE * self.limit
             self._supposed = self._supposed and self._unproven
         self.ledger.drop_before(low)
         self._remaining = self.limit

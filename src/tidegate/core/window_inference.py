@@ -37,7 +37,8 @@ from tidegate.core.window_bounds import (
 DENIED_WINDOW_RATIO = 2.0
 DENIABLE_LIMIT_SHARE = 1.0 / 3.0
 """Share of the limit that must be used for a reset to deny a declared window by half or double of it. With less used,
-resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for one of 1,000 requests of a minute)."""
+resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for one of 1,000 requests of a minute). Measured:
+1/2 costs `announced-rolling` 0.014 refusals a call."""
 
 EXACT_FRACTION_UNITS = 0.05
 """Part of one request to which a level must be exact for its fraction to be used."""
