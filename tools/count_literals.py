@@ -17,7 +17,7 @@ CORE = Path(__file__).parents[1] / "src" / "tidegate" / "core"
 FACTORS = frozenset({0.0, 1.0, 2.0, 60.0, 1000.0, 3600.0, 86_400.0, 1e-3, 1e6, 1e-6, 1e9, 1e-9})
 """Numbers that decide nothing: identities, a double, seconds in larger units, milli, micro and nano."""
 
-TEXTS = frozenset({"credentials.py", "display.py", "wait_text.py"})
+TEXTS = frozenset({"held_time.py", "safe_text.py", "wait_text.py"})
 """Modules of `CORE` about texts, whose numbers are lengths of patterns and forms of words: no call waits for them."""
 
 
