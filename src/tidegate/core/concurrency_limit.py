@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import log, sqrt
 
-from tidegate.core.backoff import FIRST_GRACE_SECONDS, REFUSED_CUT_FACTOR
+from tidegate.core.backoff import FIRST_GRACE_SECONDS, MAX_PAUSE_SECONDS, REFUSED_CUT_FACTOR
 from tidegate.core.values import INFINITY
 
 WORTHWHILE_GAIN_SHARE = 0.3
@@ -51,10 +51,7 @@ APART = sqrt(2.0)
 chance."""
 
 FIRST_HOLD_SECONDS = 10.0
-"""Seconds after the first cut before a higher limit is tried; they double with each cut."""
-
-MAX_HOLD_SECONDS = 160.0
-"""Most seconds of that wait."""
+"""Seconds after the first cut before a higher limit is tried; they double with each cut, up to the longest pause."""
 
 NEXT_STEP_SECONDS = 2.0
 """Seconds from one such step to the next, while the limit proves useful."""
@@ -148,7 +145,7 @@ class LatencyKnee:
         # Relief is a latency nearer to that below the knee than to that above it.
         self._proving = (high.mean + quickest) / 2.0
         self._again_at = now + self._hold
-        self._hold = min(MAX_HOLD_SECONDS, 2.0 * self._hold)
+        self._hold = min(MAX_PAUSE_SECONDS, 2.0 * self._hold)
         return True
 
     def _prove(self, level: LatencyLevel) -> bool:
