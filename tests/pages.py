@@ -40,7 +40,7 @@ PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
         *("xai", "mistral", "cohere", "perplexity", "moonshot", "zai", "minimax", "volcengine"),
         *("voyage", "jina", "ai21", "writer"),
     ),
-    "platforms": ("databricks", "watsonx", "github-copilot"),
+    "platforms": ("databricks", "watsonx", "oci", "github-copilot"),
     "gateways": ("openrouter", "huggingface", "vercel", "cloudflare", "portkey", "helicone"),
     "self-hosted": ("compatible", "ollama", "ollama-local"),
 }
