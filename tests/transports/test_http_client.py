@@ -15,7 +15,7 @@ import timeit
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -300,7 +300,7 @@ def test_a_connection_serves_further_requests(registry: RateLimitRegistry) -> No
     with Simulator(Scenario()) as provider, urllib3.PoolManager(maxsize=1) as pool:
         for _ in range(3):
             url = f"{provider.openai_url}/chat/completions"
-            assert pool.request("POST", url, json=BODY, headers=HEADERS).status == 200
+            assert pool.request("POST", url, body=WRITTEN, headers=HEADERS).status == 200
             assert pool.request("GET", f"{provider.openai_url}/models").status in (200, 404)
         place = urlsplit(provider.openai_url)
         assert pool.connection_from_host(str(place.hostname), place.port).num_connections == 1
@@ -327,7 +327,7 @@ def test_a_proxy_and_its_tunnel_pass_and_are_found_again(registry: RateLimitRegi
     with Server(refused_at_first) as server:
         place = urlsplit(server.chat)
         with urllib3.ProxyManager(f"http://{place.netloc}") as pool:
-            answer = pool.request("POST", "http://api.openai.com/v1/chat/completions", json=BODY, headers=HEADERS)
+            answer = pool.request("POST", "http://api.openai.com/v1/chat/completions", body=WRITTEN, headers=HEADERS)
             assert (answer.status, len(server.seen)) == (200, 2)
     assert only(registry).key.base_url == "http://api.openai.com"
 
@@ -384,12 +384,11 @@ class Tunnels:
 
 
 def _pump(one: socket.socket, other: socket.socket) -> None:
-    try:
+    with suppress(OSError):
         while data := one.recv(65536):
             other.sendall(data)
+    with suppress(OSError):
         other.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass
 
 
 def test_without_an_answer_before_the_deadline_there_is_a_429_of_its_own_kind() -> None:
