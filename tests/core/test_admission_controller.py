@@ -223,11 +223,11 @@ def test_a_hint_that_no_quota_explains_is_tried_once_and_then_obeyed_where_it_is
     admission: AdmissionController,
 ) -> None:
     settle(admission, admit(admission, 20)[19], refusal(12.0))
-    assert admission.pause.until == NOW + 3.0
-    assert admission.ready_at(Cost(), NOW + 3.0)[0] == NOW + 3.0
-    (trial,) = admit(admission, 1, NOW + 3.0)
-    assert admission.ready_at(Cost(), NOW + 3.0)[0] > NOW + 3.0
-    settle(admission, trial, refusal(9.0), NOW + 3.01)
+    assert admission.pause.until == NOW + 2.0
+    assert admission.ready_at(Cost(), NOW + 2.0)[0] == NOW + 2.0
+    (trial,) = admit(admission, 1, NOW + 2.0)
+    assert admission.ready_at(Cost(), NOW + 2.0)[0] > NOW + 2.0
+    settle(admission, trial, refusal(10.0), NOW + 2.01)
     assert admission.pause.until == pytest.approx(NOW + 12.0)
     assert not admission.pause.is_unanswerable
 

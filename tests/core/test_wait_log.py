@@ -46,7 +46,7 @@ def test_cooldown_is_one_record_however_many_calls_were_refused(scene: Scene, ca
     for each in calls:
         each.reply(refusal(20.0)._replace(status=429))
     assert told(caplog) == [
-        ("INFO", "paused: provider asks for 20 s (status 429), next try in 5.0 s; 1 call waits"),
+        ("INFO", "paused: provider asks for 20 s (status 429), next try in 2.0 s; 1 call waits"),
     ]
 
 
