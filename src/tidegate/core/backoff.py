@@ -218,8 +218,7 @@ class Pause:
         """Take in a refusal of what was sent before a hold: others of the wave may still be on their way.
 
         A first attempt that went before them would be refused among them, and show nothing. What was refused later
-        than an admitted attempt is known to be admitted extends no hold. Measured (real limiters, a busy machine):
-        refusals of one wave are up to 0.16 s apart.
+        than an admitted attempt is known to be admitted extends no hold.
         """
         if self._group == self._left == 1 and now - sent_at <= GRACE_BOUNDS_SECONDS[1]:
             self._extend(now + FIRST_GRACE_SECONDS)
