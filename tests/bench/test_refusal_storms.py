@@ -27,24 +27,6 @@ def test_spent_window_of_a_busy_server_is_not_asked_again_and_again(kind: str, s
     assert played.refused_share < 0.7
 
 
-@pytest.mark.parametrize("seed", [2, 4])
-@pytest.mark.parametrize("kind", ["fixed", "rolling"])
-def test_nothing_goes_while_refusals_of_the_first_calls_arrive(kind: str, seed: int) -> None:
-    """An overloaded server refuses after 0.5 to 2 s: an attempt amid these shows nothing, and others follow it."""
-    scenario = Scenario(
-        limiters=(Limit(kind=kind, limit=100, window=10.0),),  # type: ignore[arg-type]
-        dialect="none",
-        latency=Distribution.lognormal(0.25, 0.3),
-        refusal_latency=Distribution.uniform(0.5, 2.0),
-    )
-    row = Row(name="slow-refusals", family=SILENT, scenario=scenario, count=300, callers=400)
-    played = virtual.run(row, seed)
-    assert not played.lost
-    # Before any refusal arrives, two thirds of the calls beyond the window have gone.
-    assert played.refused_share < 0.75
-    assert played.ratio < 1.5
-
-
 @pytest.mark.parametrize("seed", [1, 3, 15])
 def test_slow_bucket_of_one_call_is_not_taken_for_a_slot_with_stray_refusals(seed: int) -> None:
     """A lone call has room in any number of slots: were its refusals stray, it would be sent again without end."""

@@ -42,7 +42,7 @@ def test_without_a_hint_it_doubles_with_each_wave(pause: Pause) -> None:
 def test_an_answer_makes_the_next_delay_short_again(pause: Pause) -> None:
     for at in range(5):
         close(pause, float(at))
-    pause.answered(4.0)
+    pause.answered()
     assert close(pause, 100.0) == 100.5
 
 
@@ -57,43 +57,9 @@ def test_it_reopens_with_a_single_attempt(pause: Pause) -> None:
 
 def test_an_answer_opens_it_for_everybody(pause: Pause) -> None:
     close(pause, 0.0, 5.0)
-    pause.answered(4.0)
+    pause.answered()
     pause.sent(6.0)
     assert pause.opens_at(6.0) == 6.0
-
-
-def test_a_hold_lasts_while_refusals_arrive(pause: Pause) -> None:
-    pause.hold(0.0)
-    before = pause.until
-    pause.hold_on(-1.0, 0.2)
-    assert before < pause.until < before + 0.5
-    pause.hold_on(-1.0, pause.until - 0.1)
-    assert pause.until > before + 0.3
-
-
-def test_refusals_that_come_very_late_extend_no_hold(pause: Pause) -> None:
-    pause.hold(0.0)
-    before = pause.until
-    pause.hold_on(-5.0, 0.2)
-    assert pause.until == before
-
-
-def test_refusals_after_the_first_attempt_of_a_hold_extend_nothing(pause: Pause) -> None:
-    pause.hold(0.0)
-    pause.sent(0.3)
-    before = pause.until
-    pause.hold_on(-0.1, 0.35)
-    assert pause.until == before
-
-
-def test_an_answer_shows_that_the_first_attempt_after_a_hold_was_admitted(pause: Pause) -> None:
-    pause.hold(0.0)
-    pause.refused_within(2.0)
-    pause.sent(1.0)
-    pause.answered(0.0)
-    assert pause.opens_at(1.2) > 1.2
-    pause.answered(1.0)
-    assert pause.opens_at(1.2) == 1.2
 
 
 def test_where_a_quota_paces_it_reopens_at_once(pause: Pause) -> None:

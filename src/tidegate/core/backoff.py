@@ -214,15 +214,6 @@ class Pause:
         self.alone, self._group, self._left = True, 1, 1
         self._grace_until = float("-inf")
 
-    def hold_on(self, sent_at: float, now: float) -> None:
-        """Take in a refusal of what was sent before a hold: others of the wave may still be on their way.
-
-        A first attempt that went before them would be refused among them, and show nothing. What was refused later
-        than an admitted attempt is known to be admitted extends no hold.
-        """
-        if self._group == self._left == 1 and now - sent_at <= GRACE_BOUNDS_SECONDS[1]:
-            self._extend(now + FIRST_GRACE_SECONDS)
-
     @property
     def _waits_for_second(self) -> bool:
         """Return whether the first attempt after a hold was sent, and the second group was not."""
@@ -235,13 +226,8 @@ class Pause:
             self.alone, self._group, self._grace_until = False, 0, float("-inf")
         return lone
 
-    def answered(self, sent_at: float) -> None:
-        """Record a success of what was sent at `sent_at`: the next delay without a hint is short again.
-
-        Where refusals are slow, the answer shows sooner that the first attempt after a hold was admitted.
-        """
-        if self._waits_for_second and sent_at >= self.until:
-            self._grace_until = float("-inf")
+    def answered(self) -> None:
+        """Record a success: the next delay without a hint is short again."""
         self.refusals = 0
         self.alone = self._group > 0
         self.stated_until = float("-inf")

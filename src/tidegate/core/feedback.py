@@ -61,7 +61,7 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
         _update_useful_max(gates, now, out)
     if permit.epoch == gates.epoch:
         if gates.pause.refusals or gates.pause.alone:
-            gates.pause.answered(permit.sent_at)
+            gates.pause.answered()
         if gates.concurrency.succeeded(saturation):
             gates.provenance.limit.record(Source.ANSWERS, now)
             if out is not None:
@@ -379,8 +379,6 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
         gates.provenance.pause.record(Source.REFUSALS, now)
     elif new_wave:
         lone = gates.pause.end_hold()
-    else:
-        gates.pause.hold_on(permit.sent_at, now)
     # Nothing was done about the refusals of the wave that were taken for chance.
     new_wave = new_wave or (plain and believed)
     if _explained_by_concurrency(gates, permit, outcome, now, new_wave):
