@@ -155,6 +155,11 @@ class GrowthLimit:
         return bool(self._periods)
 
     @property
+    def period(self) -> float:
+        """Return the period that explains most outcomes, in seconds."""
+        return self._best.seconds
+
+    @property
     def refuted(self) -> bool:
         """Return whether no period admits more calls than the one before: there is no limit on growth."""
         return self._best.high <= 1.0

@@ -92,8 +92,10 @@ class RampPhase:
         if now >= self._resumed_at + LATE_GRACES * grace:
             self._waves = 0
         if self._waves and not self._told:
-            # No refusal names the limit, so the model may be wrong: a wave in vain makes the next one later.
-            at = max(at, self._refused_at + grace * 2.0 ** min(MAX_WAITS, self._waves - 1))
+            # No refusal names the limit, so the model may be wrong: a wave in vain makes the next one later, up to a
+            # period, after which the least calls are admitted.
+            wait = min(growth.period, grace * 2.0 ** min(MAX_WAITS, self._waves - 1))
+            at = max(at, self._refused_at + wait)
         spacing.set_rate(growth.rate, now)
         _open_at(spacing, at, now)
 
