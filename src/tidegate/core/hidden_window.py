@@ -73,6 +73,7 @@ class HiddenWindow:
         "_checking",
         "_fixed",
         "_former",
+        "_full",
         "_full_at",
         "_high",
         "_late",
@@ -113,7 +114,7 @@ class HiddenWindow:
         self._refusals_block = False
         # The model before a trial that was admitted, until a whole window was admitted after it.
         self._former: tuple[deque[tuple[int, float, float]], float, float, bool] | None = None
-        self._tries = self._used = self._check_after = self._checked = 0
+        self._tries = self._used = self._full = self._check_after = self._checked = 0
 
     @property
     def begun_at(self) -> float:
@@ -172,8 +173,13 @@ class HiddenWindow:
     def late(self) -> None:
         """Take in a further refusal of a call that was sent amid the window: it admits fewer calls."""
         self.admitted -= 1
-        if self.waiting and self.admitted >= (1.0 - ALIKE_WINDOWS_SHARE) * self.size - 1.0:
+        if not self.waiting:
+            return
+        if 2 * self.admitted >= self._full:
             self.size = max(1, min(self.size, self.admitted))
+        else:
+            # Most were refused, so this was no whole window: the next refusal shows the size.
+            self.size, self.settled = self._full, False
 
     def early(self, now: float) -> tuple[float, bool]:
         """Take in a refusal amid a window; return when the next call goes, infinity for never, and if it has ended."""
@@ -199,7 +205,7 @@ class HiddenWindow:
     def wait(self, now: float, refused: bool = False) -> float:
         """Begin to wait for the boundary; return when the first attempt goes. Was a call of this window `refused`?"""
         self.waiting, self._late, self._told, self._former = True, False, False, None
-        self._tries, self._full_at = 0, now
+        self._tries, self._full, self._full_at = 0, self.size, now
         self._low, self._high = self._predicted()
         self._low = max(self._low, now)
         self._high = max(self._low, self._high)
