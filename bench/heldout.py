@@ -2,7 +2,7 @@
 
 A controller that is developed towards the drawn families fits them. These families are frozen, so that their table says
 what it does with a provider for which nothing was chosen. To change a family, or to develop by one, give it up: move it
-to the drawn families.
+to the drawn families, or name it in docs/controller.md.
 """
 
 from __future__ import annotations
