@@ -14,16 +14,28 @@ FIRST_STEP = 4.0
 """Times that a trial shortens a window at most. Each refused trial costs the refusals of one way back, each step a
 round trip. Measured (fast-refill): with 2, the ratio of a limit of one is 1.5 where it is 1.3 with 4."""
 
+LAST_STEP = 1.03
+"""Ratio of the window in force to the longest that a refusal refuted, from which on no other is tried: 3 % are lost."""
+
+BUSY_RATIO = 1.25
+"""Times that calls between two full finds may take less than the window gives: with less, the quota filled unused."""
+
 KNOWN_RATIO = 2.0
-"""Ratio of two windows from which on a reset misstates the one by the other."""
+"""Ratio of the bounds of a window by a reset, within which nothing is tried, and by which a reset misstates it."""
 
 TELLING_UNITS = 2.0
 """Content from which on a full quota differs from one that has just room. Below it, a trial is blind, and one refusal
 may come of two calls that arrived closer together than they were sent."""
 
+INFORMED_SHARE = 0.5
+"""Share of the limit that must have been left once for a trial, where no reset tells when the quota is full."""
+
 BRIEF_WINDOW_SECONDS = 1.0
 """Longest window, in seconds, that a full find alone may give where the one in force is shorter: resets near zero that
 no window explains had made that one."""
+
+FINE_STEP = 1.5
+"""Step of a trial below which its first refusal may be chance, where the quota holds one unit."""
 
 FIRST_GROWTH = 1.1
 """Times that the first refusal outside a trial lengthens a window at most; each further one the square of that."""
@@ -50,6 +62,7 @@ class RefillTrial:
         "_full_at",
         "_full_mark",
         "_growth",
+        "_met",
         "_misstated",
         "_open",
         "_refuted",
@@ -68,7 +81,7 @@ class RefillTrial:
         self.peak = self.proven = self._refuted = 0.0
         self._growth = FIRST_GROWTH
         self._stated = INFINITY
-        self._open = self._misstated = False
+        self._open = self._met = self._misstated = False
         self._tried_from = self._returned_at = -INFINITY
         self.stop()
 
@@ -112,14 +125,16 @@ class RefillTrial:
             shorter = longest if exact or blind else max(min(longest / FIRST_STEP, returned), shortest)
             return self._try(shorter, longest, now, shorter < longest)
         self._growth = FIRST_GROWTH
-        if before_at == -INFINITY or window <= self._refuted or blind:
+        if before_at == -INFINITY or window < self._refuted * LAST_STEP or blind:
             return window
-        if gave > window * (taken + 1.0):
-            return window  # with less taken the quota filled unused
+        if stated[1] == INFINITY and self.peak < INFORMED_SHARE * limit:
+            return window
+        if gave > BUSY_RATIO * window * (taken + 1.0):
+            return window
         self._open = False
         shorter = max(window / FIRST_STEP, (window * self._refuted) ** 0.5)
         shorter = max(min(shorter, returned, longest), SHORTEST_TRIED_SECONDS)
-        if exact:
+        if exact or longest <= KNOWN_RATIO * shortest:
             shorter = max(shorter, longest)
         if shorter < shortest or shorter >= window:
             return window
@@ -131,6 +146,9 @@ class RefillTrial:
             return window
         if sent_at < self._tried_from or not self._open:
             return 0.0
+        if not self._met and self.peak < TELLING_UNITS and window * FINE_STEP > self.proven:
+            self._met = True
+            return window
         self._refuted = window
         self._returned_at, self._open = now, False
         self.stop()
@@ -154,7 +172,7 @@ class RefillTrial:
 
     def _try(self, shorter: float, proven: float, now: float, doubtful: bool = True) -> float:
         self.stop()
-        self.proven, self._tried_from, self._open = proven, now, doubtful
+        self.proven, self._tried_from, self._open, self._met = proven, now, doubtful, False
         return shorter
 
 
