@@ -12,14 +12,13 @@ from pathlib import Path
 from conformance.catalogue import FRAMEWORKS
 from tests.reference import cli_reference, schema_reference
 from tidegate import providers
-from tidegate.cli.doctor.environment import STACKS
 from tidegate.core import events
 from tidegate.experiments import RunnerSettings
 from tidegate.experiments.commands.common import MEANINGS
 from tidegate.settings import Settings
 from tidegate.telemetry import attributes, signals
 from tidegate.transports.framework_timeouts import TIMEOUTS
-from tidegate.transports.imports import SHARED, STANDARD, UNGOVERNABLE
+from tidegate.transports.imports import SHARED, UNGOVERNABLE
 from tools import readme_picture
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +39,7 @@ PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
         *("xai", "mistral", "cohere", "perplexity", "moonshot", "zai", "minimax", "volcengine"),
         *("voyage", "jina", "ai21", "writer"),
     ),
-    "platforms": ("databricks", "watsonx", "oci", "github-copilot"),
+    "platforms": ("databricks", "watsonx", "github-copilot"),
     "gateways": ("openrouter", "huggingface", "vercel", "cloudflare", "portkey", "helicone"),
     "self-hosted": ("compatible", "ollama", "ollama-local"),
 }
@@ -231,15 +230,6 @@ def other_stack_table() -> str:
     return "\n".join(rows)
 
 
-def governed_stack_table() -> str:
-    rows = ["| HTTP stack | tested versions | where each attempt passes |", "|---|---|---|"]
-    for name, stack in STACKS.items():
-        rows.append(f"| {name} | {stack.least} to before {stack.below} | `{stack.point}` |")
-    names = ", ".join(f"`{module}`" for module in STANDARD)
-    rows.append(f"| {names} | Python's own | `{STACKS['urllib3'].point}` |")
-    return "\n".join(rows)
-
-
 def metric_table() -> str:
     rows = ["| metric | kind | unit | what | attributes |", "|---|---|---|---|---|"]
     for each in signals.INSTRUMENTS:
@@ -294,7 +284,6 @@ GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "clocks": ("docs/clocks.md", clock_table),
     "gateway variables": ("docs/gateway.md", gateway_table),
     "other stacks": ("docs/doctor.md", other_stack_table),
-    "governed stacks": ("docs/usage.md", governed_stack_table),
     "metrics": ("docs/telemetry.md", metric_table),
     "span events": ("docs/telemetry.md", span_event_table),
     "attributes": ("docs/telemetry.md", attribute_table),

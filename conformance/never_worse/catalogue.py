@@ -131,8 +131,6 @@ ROWS: tuple[Row, ...] = (
     _row("calm-responses", "openai_rows.py responses", servers.calm),
     _row("calm-embeddings", "openai_rows.py embeddings", servers.calm),
     _row("calm-raw-response", "openai_rows.py raw", servers.calm),
-    _row("calm-urllib", "http_rows.py urllib", servers.calm, 200),
-    _row("calm-stream-urllib3", "http_rows.py urllib3 stream", lambda: servers.stream(False)),
     _row("calm-stream-anthropic", "anthropic_rows.py stream", lambda: servers.stream(False)),
     _row("calm-websockets", "around_rows.py websockets", servers.calm),
     _row("calm-google-sync", "google_rows.py sync", servers.calm),
@@ -146,9 +144,6 @@ ROWS: tuple[Row, ...] = (
     _row("bucket-google", "google_rows.py async", lambda: bucket(servers.bare)),
     _row("bucket-bedrock", "bedrock_rows.py 400", lambda: bucket(servers.bare)),
     _row("bucket-requests", "http_rows.py requests", lambda: bucket(servers.bare)),
-    _row("bucket-urllib", "http_rows.py urllib", _limited, short=True),
-    _row("bucket-urllib3", "http_rows.py urllib3", lambda: bucket(servers.bare)),
-    _row("bucket-urllib3-proxy", "http_rows.py urllib3 proxy", _limited),
     _row("bucket-httpx", "http_rows.py httpx", lambda: bucket(servers.bare)),
     _row("bucket-httpx2", "http_rows.py httpx2", lambda: bucket(servers.bare)),
     _row("bucket-aiohttp", "http_rows.py aiohttp", lambda: bucket(servers.bare)),
@@ -241,7 +236,6 @@ ROWS: tuple[Row, ...] = (
     _row("poison-402", "openai_rows.py eight", lambda: one_in_ten(POISON_402), hopeless=True),
     _row("poison-403", "openai_rows.py eight", lambda: one_in_ten(error(403, "moderated", None)), hopeless=True),
     _row("poison-500", "openai_rows.py eight", lambda: one_in_ten(error(500, "fails")), hopeless=True),
-    _row("poison-500-urllib3", "http_rows.py urllib3", lambda: one_in_ten(error(500, "fails")), hopeless=True),
     _row("poison-500-loop", "openai_rows.py loop", lambda: one_in_ten(error(500, "fails")), 20, hopeless=True),
     _row("never-fits", "bedrock_rows.py 30000", servers.never_fits, hopeless=True),
     _row("revoked-key", "openai_rows.py eight", lambda: servers.always(REVOKED), hopeless=True, short=True),
@@ -262,19 +256,13 @@ ROWS: tuple[Row, ...] = (
         _row(f"spent-{name}", "openai_rows.py eight", partial(servers.always, reply), hopeless=True)
         for name, reply in SPENT.items()
     ),
+    # Libraries that tidegate does not govern.
+    _row("poison-429-urllib", "http_rows.py urllib", lambda: one_in_ten(POISON_429), hopeless=True),
+    _row("poison-429-urllib3", "http_rows.py urllib3", lambda: one_in_ten(POISON_429), hopeless=True),
     # A 429 that a request always gets: the first exception of docs/conformance.md. `max_wait` bounds the last ones.
     _row(
         "poison-429",
         "openai_rows.py eight",
-        lambda: one_in_ten(POISON_429),
-        hopeless=True,
-        allowance=TOLD_APART_SECONDS,
-        settings={"TIDEGATE_MAX_WAIT": f"{TOLD_APART_SECONDS:.0f}"},
-        seconds=200.0,
-    ),
-    _row(
-        "poison-429-urllib",
-        "http_rows.py urllib",
         lambda: one_in_ten(POISON_429),
         hopeless=True,
         allowance=TOLD_APART_SECONDS,
@@ -305,8 +293,6 @@ ROWS: tuple[Row, ...] = (
     _row(
         "no-such-host", "openai_rows.py gather", servers.calm, 20, hopeless=True, address="http://no-such-host.invalid"
     ),
-    _row("nobody-listens-urllib", "http_rows.py urllib", servers.calm, 20, hopeless=True, delay=None),
-    _row("resets-urllib", "http_rows.py urllib", lambda: servers.resets(12), 80),
     _row("nobody-listens-requests", "http_rows.py requests", servers.calm, 20, hopeless=True, delay=None),
     _row(
         "no-tls",

@@ -31,8 +31,7 @@ def test_a_stack_that_a_transport_governs_says_where_it_is_patched(install: Inst
 
 
 def test_the_stacks_are_those_of_the_transports() -> None:
-    modules = {name.split(".")[0] for transport in TRANSPORTS for name in transport.MODULES if name != "http.client"}
-    assert modules | {"urllib3"} == set(STACKS)
+    assert {name.split(".")[0] for transport in TRANSPORTS for name in transport.MODULES} == set(STACKS)
 
 
 @pytest.mark.parametrize(("version", "outside"), [("0.22.9", True), ("0.23.0", False), ("0.99", False), ("1.0", True)])

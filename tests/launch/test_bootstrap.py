@@ -7,7 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tidegate.launch.bootstrap import HTTP_CLIENT, WATCHED
+from tidegate.launch.bootstrap import WATCHED
 from tidegate.transports import bearer
 from tidegate.transports.sdk_hooks import noted
 from tidegate.transports.sdks import SDKS
@@ -50,7 +50,7 @@ def test_what_is_watched_is_what_install_waits_for(tmp_path: Path) -> None:
         tmp_path,
     ).split()
     # The modules of token sources are parts of packages that are watched.
-    assert set(hooked) - bearer.METHODS.keys() == (WATCHED | ERRORS | {HTTP_CLIENT}) - bearer.METHODS.keys()
+    assert set(hooked) - bearer.METHODS.keys() == (WATCHED | ERRORS) - bearer.METHODS.keys()
     assert {name.partition(".")[0] for name in bearer.METHODS} <= {name.partition(".")[0] for name in WATCHED}
 
 
@@ -61,35 +61,6 @@ def test_module_of_errors_alone_installs_nothing(tmp_path: Path) -> None:
         print("tidegate.admission.registry" in sys.modules)
         """
     assert python(program, tmp_path) == "False\n"
-
-
-POST = """
-    class Posting(http.client.HTTPConnection):
-        def send(self, data): pass
-    before = "tidegate.admission.registry" in sys.modules
-    Posting("service.test").request(METHOD, "/")
-    patched = hasattr(http.client.HTTPConnection.putrequest, "__wrapped__")
-    print(before, "tidegate.admission.registry" in sys.modules, patched)
-    """
-
-
-def test_http_client_installs_at_the_first_post_alone(tmp_path: Path) -> None:
-    for method, installs in (("GET", "False False False\n"), ("POST", "False True True\n")):
-        program = "import urllib.request, http.client\n" + textwrap.dedent(POST).replace("METHOD", repr(method))
-        assert python(program, tmp_path) == installs
-
-
-def test_http_client_that_was_loaded_before_installs_too(tmp_path: Path) -> None:
-    program = f"import sys, http.client\n{BEGIN}{textwrap.dedent(POST)}".replace("METHOD", "'POST'")
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONPATH": SRC},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "False True True\n"
 
 
 def test_it_is_put_on_when_something_governed_is_looked_for(tmp_path: Path) -> None:

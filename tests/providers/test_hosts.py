@@ -51,7 +51,6 @@ HOSTS = [
     ("adb-1.2.azuredatabricks.net", "/serving-endpoints/chat/completions", "databricks"),
     ("1.ai-gateway.cloud.databricks.com", "/mlflow/v1/chat/completions", "databricks"),
     ("us-south.ml.cloud.ibm.com", "/ml/v1/text/chat?version=2025-10-15", "watsonx"),
-    ("inference.generativeai.us-chicago-1.oci.oraclecloud.com", "/20231130/actions/chat", "oci"),
     ("eu-de.ml.cloud.ibm.com", "/ml/v1/deployments/d/text/generation_stream", "watsonx"),
     ("api.githubcopilot.com", "/chat/completions", "github-copilot"),
     ("api.individual.githubcopilot.com", "/responses", "github-copilot"),
@@ -111,19 +110,12 @@ def test_a_host_is_recognised_at_its_inference_paths_alone(host, path, expected)
         ("writer", "/v1/chat", ""),
         ("databricks", "/serving-endpoints/databricks-x/invocations", "databricks-x"),
         ("watsonx", "/ml/v1/text/chat", ""),
-        ("oci", "/20231130/actions/chat", ""),
         ("vercel", CHAT, "m"),
     ],
 )
 def test_the_scope_of_a_hosts_quota_is_as_its_documents_say(name, path, expected):
     inquiry = read_inquiry(named(name), path, b'{"model": "m"}')
     assert scope(named(name), inquiry, "host", path) == expected
-
-
-def test_the_key_that_signs_requests_to_oracle_is_the_account():
-    signed = 'Signature algorithm="rsa-sha256",headers="date",keyId="tenancy/user/print",signature="{}",version="1"'
-    credentials = {credential_of(named("oci"), {"authorization": signed.format(each)}.get) for each in ("a", "b")}
-    assert credentials == {"authorization=tenancy/user/print"}
 
 
 def test_a_workspace_of_databricks_has_its_quota_for_any_credential():

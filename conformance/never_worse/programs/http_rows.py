@@ -9,7 +9,7 @@ import json
 import urllib.request
 from typing import Any
 
-from kit import SERVER, gather, govern, govern_all, loop, option, text, threads
+from kit import SERVER, gather, govern, loop, option, text, threads
 
 URL = f"{SERVER}/v1/chat/completions"
 HEADERS = {"authorization": "Bearer sk-x", "content-type": "application/json"}
@@ -71,37 +71,24 @@ def with_aiohttp() -> None:
 def with_urllib3() -> None:
     import urllib3
 
-    govern_all()
-    url, pool = URL, urllib3.PoolManager(maxsize=20)
-    if option(2) == "proxy":
-        url, pool = "http://api.openai.com/v1/chat/completions", urllib3.ProxyManager(SERVER, maxsize=20)
+    pool = urllib3.PoolManager(maxsize=20)
 
     def ask(row: int) -> object:
-        if option(2) == "stream":
-            answer = pool.request(
-                "POST", url, json={**body(row), "stream": True}, headers=HEADERS, preload_content=False
-            )
-            told = b"".join(answer.stream(64))
-            answer.release_conn()
-        else:
-            answer = pool.request("POST", url, json=body(row), headers=HEADERS)
-            told = answer.data
+        answer = pool.request("POST", URL, json=body(row), headers=HEADERS)
         if answer.status != 200:
             raise RuntimeError(answer.status)
-        return told
+        return answer.json()
 
     threads(ask)
 
 
 def with_urllib() -> None:
-    govern_all()
-
     def ask(row: int) -> object:
         given = urllib.request.Request(URL, json.dumps(body(row)).encode(), HEADERS)
         with urllib.request.urlopen(given, timeout=60) as answer:
             return answer.read()
 
-    (loop if option(2) == "loop" else threads)(ask)
+    threads(ask)
 
 
 def main() -> None:

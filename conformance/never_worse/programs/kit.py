@@ -46,12 +46,6 @@ def govern(client: Any) -> Any:
     return tidegate.wrap(client)
 
 
-def govern_all() -> None:
-    """Govern the whole process, where the run says so: for libraries without clients that can be wrapped."""
-    if os.environ.get("WRAPPED") == "1":
-        tidegate.install()
-
-
 def kept(answer: Any) -> Any:
     """Return an answer, and remember when it came."""
     TIMES.append(time.monotonic() - BEGAN)

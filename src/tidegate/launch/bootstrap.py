@@ -79,9 +79,6 @@ CLOCKS = frozenset(
 WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 """Every module whose import starts an installation."""
 
-HTTP_CLIENT = "http.client"
-"""Module whose first POST starts an installation: most programs that load it never ask a model."""
-
 STATE_DIR = "TIDEGATE_STATE_DIR"
 """Same variable as in `tidegate.launch.environment`, repeated to avoid the import."""
 
@@ -120,32 +117,16 @@ class InstallHook:
             self._note_import(name)
         looked_for = (_thread.get_ident(), name)
         # The search below may call this method again, because another tool may have wrapped this finder.
-        if self._done or (name not in WATCHED and name != HTTP_CLIENT) or looked_for in self._looking:
+        if self._done or name not in WATCHED or looked_for in self._looking:
             return None
         self._looking.add(looked_for)
         try:
             spec = self._find_elsewhere(name, path, target)
         finally:
             self._looking.discard(looked_for)
-        act = self.attempt if name != HTTP_CLIENT else self.watch_posts
-        if spec is not None and not when_loaded(spec, act):
+        if spec is not None and not when_loaded(spec, self.attempt):
             self.attempt()
         return spec
-
-    def watch_posts(self) -> None:
-        """Make the first POST through http.client an attempt to install."""
-        connection: Any = getattr(sys.modules.get(HTTP_CLIENT), "HTTPConnection", None)
-        original = getattr(connection, "putrequest", None)
-        if original is None:
-            return
-
-        def putrequest(this: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-            if method == "POST" and not self._done and self.attempt():
-                # This function now has a patch around it, which must see the request.
-                return connection.putrequest(this, method, *args, **kwargs)
-            return original(this, method, *args, **kwargs)
-
-        connection.putrequest = putrequest
 
     def _find_elsewhere(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
@@ -156,21 +137,17 @@ class InstallHook:
                 return spec
         return None
 
-    def attempt(self) -> bool:
-        """Install, unless that is done or under way; postpone an attempt that cannot be made now.
-
-        Return whether it is done.
-        """
+    def attempt(self) -> None:
+        """Install, unless that is done or under way; postpone an attempt that cannot be made now."""
         lock = None if self._done else self._enter()
         if lock is None:
-            return self._done
+            return
         try:
             if not (self._done or self._postponed()):
                 self._install()
         finally:
             self._owner = 0
             lock.release()
-        return self._done
 
     def _enter(self) -> _thread.LockType | None:
         """Take and return the lock; None inside an attempt of this thread, and where waiting would be a deadlock."""
@@ -304,10 +281,7 @@ def _without_plugins() -> Callable[[], None]:
 
 def begin(say: Callable[[str], None], run_dir: str | None) -> None:
     """Register the import hook; `say` gets a one-line report of a failure. Counts of keys go to `run_dir`."""
-    hook = InstallHook(say, run_dir)
-    sys.meta_path.insert(0, hook)
-    if HTTP_CLIENT in sys.modules:
-        hook.watch_posts()
+    sys.meta_path.insert(0, InstallHook(say, run_dir))
     state_dir = os.environ.get(STATE_DIR)
     if run_dir or state_dir:
         openings = KeyRecorder(run_dir, state_dir)

@@ -10,7 +10,7 @@ from tidegate.providers import clouds, gateways, model_hosts, model_makers
 from tidegate.providers._paths import MAX_PATH
 from tidegate.providers._schema import Provider
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
-from tidegate.providers.clouds import AZURE_COMPATIBLE, BEDROCK, OCI
+from tidegate.providers.clouds import AZURE_COMPATIBLE, BEDROCK
 from tidegate.providers.compatible import COMPATIBLE, LEPTON
 from tidegate.providers.google import GEMINI, GEMINI_COMPATIBLE, VERTEX, VERTEX_COMPATIBLE
 from tidegate.providers.model_hosts import GROQ, OLLAMA_LOCAL, REPLICATE, TOGETHER
@@ -46,7 +46,6 @@ SPOKEN: dict[str, tuple[Provider, ...]] = {
     "cohere": (COHERE,),
     "ollama": (OLLAMA_LOCAL,),
     "replicate": (REPLICATE,),
-    "oci": (OCI,),
 }
 """Tables for the SDK of one provider on an unknown host, which is a gateway to that provider or a replacement."""
 

@@ -55,7 +55,6 @@ AGENTS = (
     AgentRow("mistral-client-python/", "mistral", "mistralai 3.7.0 client/_hooks/custom_user_agent.py"),
     AgentRow("mistralai", "mistral", "mistralai 3.7.0 client/_version.py: speakeasy-sdk/python … mistralai", True),
     AgentRow("google-genai-sdk/", "gemini", "google-genai 3.4.0 _api_client.py `append_library_version_headers`", True),
-    AgentRow("Oracle-PythonSDK/", "oci", "oci 2.189.0 base_client.py `build_user_agent`"),
     AgentRow("hf_hub/", ANY, "huggingface_hub 2.4.0 utils/_headers.py", True),
 )
 

@@ -1,4 +1,4 @@
-"""Tables of clouds that host the models of others, from Azure to Oracle."""
+"""Tables of clouds that host the models of others: Azure, GitHub Models, Bedrock, Databricks, watsonx, Copilot."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ BEDROCK = Provider(
 """Table of AWS Bedrock's runtime."""
 
 
-# Databricks, watsonx, Oracle and GitHub Copilot: models inside a larger platform, each with own paths and refusals.
+# Databricks, watsonx and GitHub Copilot: models inside a larger platform, each with separate paths and refusals.
 #
 # Databricks has a quota for each model of a workspace, which its host names, for any credential. watsonx counts
 # requests by second for an instance and announces them. Copilot announces nothing; its tokens change by the half hour,
@@ -271,18 +271,6 @@ WATSONX = hosted(
     scope="account",
 )
 
-_OCI = "oci 2.189.0 generative_ai_inference/generative_ai_inference_client.py, signer.py"
-
-OCI = hosted(
-    "oci",
-    f"{_OCI}; of limits nothing is announced: https://docs.oracle.com/en-us/iaas/Content/generative-ai/limits.htm",
-    "inference.generativeai.*.oraclecloud.com",
-    endpoints=endpoints("/20231130/actions", "chat", "embedText", "generateText", "rerankText", "summarizeText"),
-    credential=("authorization",),
-    credential_part=('keyId="', '"'),  # each request is signed
-    scope="account",
-)
-
 _COPILOT = f"https://github.com/microsoft/vscode-copilot-chat src/extension/prompt/node/chatMLFetcher.ts {_READ}"
 
 GITHUB_COPILOT = hosted(
@@ -316,4 +304,4 @@ GITHUB_COPILOT = hosted(
     ),
 )
 
-KNOWN = (AZURE, GITHUB_MODELS, BEDROCK, DATABRICKS, WATSONX, OCI, GITHUB_COPILOT)
+KNOWN = (AZURE, GITHUB_MODELS, BEDROCK, DATABRICKS, WATSONX, GITHUB_COPILOT)

@@ -7,16 +7,11 @@ An exception of this reading is raised in the caller's own reading, after the by
 If chunks arrive slowly, reading stops at the first chunk after `MAX_READ_SECONDS`. If no chunk arrives, asyncio clients
 stop at `MAX_READ_SECONDS`. Threaded and trio clients wait until the client's own read timeout: to interrupt a read
 there would lose the connection, and the rest of the body.
-
-http.client does not say whether its reader wants the body at once. `read_anew` reads one whole, and leaves its response
-as it was: what urllib3 reads behind the back of http.client, the sizes of chunks, is there again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
-import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
@@ -31,9 +26,6 @@ MAX_ERROR_BYTES = 1 << 18
 MAX_READ_SECONDS = 2.0
 """Seconds of reading an error's body before the status is returned. Chosen: providers send errors of some kilobytes
 together with the headers."""
-
-MAX_DECODED_BYTES = 1 << 23
-"""Bytes of a decompressed body that are searched for the usage. Chosen: far above the events of a long answer."""
 
 PIECE_BYTES = 16
 """Bytes decompressed at a time. Chosen: even 16 bytes of Brotli can describe 16 MB."""
@@ -217,47 +209,3 @@ def decoded(pieces: Iterable[bytes]) -> bytes:
         # The caller's own reading raises it; the status and the headers are known.
         return b"".join(parts)
     return b"".join(parts)
-
-
-class WrittenMessage(io.RawIOBase):
-    """The bytes of a message of http.client in place of a socket, and the exception that ended their reading."""
-
-    def __init__(self, message: bytes, error: Exception | None = None) -> None:
-        self._message = io.BytesIO(message)
-        self._error = error
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        number = self._message.readinto(buffer)
-        if not number and self._error is not None:
-            raise self._error
-        return number
-
-
-def read_anew(response: Any) -> bytes:
-    """Return the body of a response of http.client, which can be read as before, with the exception at its end."""
-    length, failed = response.length, None
-    try:
-        body: bytes = response.read()
-    except Exception as error:
-        body, failed = getattr(error, "partial", b""), error
-    wire = body
-    if response.chunked:
-        wire = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-        wire += b"0\r\n\r\n" if failed is None else b""
-    response.fp = WrittenMessage(wire, failed).makefile("rb")
-    response.length, response.chunk_left = length, None
-    return body
-
-
-def decompressed(encoded: bytes) -> bytes:
-    """Return a gzip or deflate body decompressed; any other encoding stands for nothing."""
-    try:
-        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(encoded, MAX_DECODED_BYTES)
-    except zlib.error:
-        return b""

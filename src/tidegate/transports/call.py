@@ -327,9 +327,9 @@ class HttpCall(GovernedCall, ABC):
         body = getattr(response, "_content", None)
         return self.outcome(permit, response.status_code, response, body if isinstance(body, bytes) else b"")
 
+    @abstractmethod
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
         """Return the raw headers of a stack's response, in any case."""
-        return raw_pairs(response.headers)
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
         return providers.judge(self.provider, status, headers, body, datetime.now(UTC))
@@ -486,10 +486,6 @@ def _carried(call: HttpCall) -> list[bytes]:
 def _unsent() -> Flow:
     yield from ()
     return ExchangeResult(Ending.EXPIRED, None, 0.0, NO_PRICE)
-
-
-def raw_pairs(headers: Any) -> list[tuple[bytes, bytes]]:
-    return [(_raw(name), _raw(value)) for name, value in headers.items()]
 
 
 def _raw(given: object) -> bytes:

@@ -117,18 +117,13 @@ def provider_of(binding: Binding, host: str, path: str) -> providers.Provider | 
 
 
 def provider_elsewhere(
-    binding: Binding,
-    host: str,
-    path: str,
-    headers: Callable[[], Headers],
-    networked: Callable[[], bool],
-    counted: bool = True,
+    binding: Binding, host: str, path: str, headers: Callable[[], Headers], networked: Callable[[], bool]
 ) -> providers.Provider | None:
     """Return the table for a request to a host that nothing names, or None to pass it through.
 
     Inference paths are governed if the headers show a known SDK; unambiguous ones also for any SDK that Stainless
     generated, and on hosts with private names. In a process with tidegate installed, a client that is not `networked`
-    (a mock, an application under test) is never governed. `counted` says that no stack below counts it if it passes.
+    (a mock, an application under test) is never governed.
     """
     hook = hooks.on_ungoverned
     if not host:
@@ -145,7 +140,7 @@ def provider_elsewhere(
         if not certain:
             return None
         if family is None and not is_private_name(host):
-            if counted and hook is not None and networked():
+            if hook is not None and networked():
                 hook(host)
             return None
         family = "openai"

@@ -65,22 +65,22 @@ UNGOVERNABLE = {
     "curl_cffi": "curl-cffi",
     "grpc": "grpcio",
     "niquests": "niquests",
+    "oci": "oci",
     "pycurl": "pycurl",
     "tensorzero": "tensorzero",
     "tornado.httpclient": "tornado",
+    "urllib.request": "urllib",
+    "urllib3": "urllib3",
     "websocket": "websocket-client",
     "websockets": "websockets",
 }
 """Modules that send in their own way, below no HTTP client that is patched, each with its distribution.
 
-Read in baml-py 0.226.3 and tensorzero 2026.6.0 (Rust), curl_cffi 0.17.0 and pycurl 7.49.0 (libcurl), niquests 3.21.2
-(urllib3-future), tornado 6.6.1, websockets 17.4.
+Read in baml-py 0.226.3 and tensorzero 2026.6.0 (Rust), curl_cffi 0.17.0 and pycurl 7.49.0 (libcurl), oci 2.189.0
+(requests as a copy of its own), niquests 3.21.2 (urllib3-future), tornado 6.6.1, urllib3 2.8.0, websockets 17.4.
 """
 
-STANDARD = {"http.client": "http.client", "urllib.request": "urllib"}
-"""Modules of Python's own library that send through http.client, which is governed, each with its name in reports."""
-
-SHARED = frozenset({"tornado.httpclient", "websocket", "websockets"})
+SHARED = frozenset({"tornado.httpclient", "urllib.request", "urllib3", "websocket", "websockets"})
 """Modules with many other uses: they count only where a program has no other way to send calls."""
 
 SOCKETS = frozenset({"grpc", "websocket", "websockets"})

@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from http import HTTPStatus
 from types import ModuleType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies
 
 from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import drive
@@ -23,7 +24,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome
 from tidegate.providers.classification import connection_failure
 from tidegate.transports import gateway_url, sigv4
-from tidegate.transports.call import UNREAL, HttpCall, raw_pairs, success_outcome
+from tidegate.transports.call import UNREAL, HttpCall, success_outcome
 from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
 from tidegate.transports.own_answers import TOO_MANY_REQUESTS_STATUS
 from tidegate.transports.patches import Clients, made_up, unreadable
@@ -67,6 +68,9 @@ class RequestsCall(HttpCall):
             return AttemptResult(outcome, response=response)
         response.raw = WatchedRaw(response.raw, StreamWatch(self, permit, outcome))
         return AttemptResult(outcome, response=response, streaming=True)
+
+    def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
+        return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
         """Return the outcome of an exception; even those for wrong URLs derive from OSError in requests."""
@@ -120,11 +124,7 @@ class RequestsModule:
             binding = binding_of(session)
             request = args[0] if args else kwargs.get("request")
             # The proxies of this request were chosen for the gateway's address: where there are any, it stays.
-            if (
-                gateway_url.GatewayRoot.value
-                and gateway_url.leaves(binding is not None)
-                and not self.module.compat.getproxies()
-            ):
+            if gateway_url.GatewayRoot.value and gateway_url.leaves(binding is not None) and not getproxies():
                 request.url = gateway_url.resolved(request.url)
             if binding is None:
                 return None
@@ -133,12 +133,7 @@ class RequestsModule:
             url = _split(request.url)
             host = url.hostname or ""
             provider = provider_of(binding, host, url.path) or provider_elsewhere(
-                binding,
-                host,
-                url.path,
-                lambda: _lower(request.headers),
-                lambda: self._networked(session, request.url),
-                counted=False,  # http.client does
+                binding, host, url.path, lambda: _lower(request.headers), lambda: self._networked(session, request.url)
             )
             if provider is None:
                 return None
@@ -146,7 +141,7 @@ class RequestsModule:
             body = body.encode() if isinstance(body, str) else body
             whole = body if isinstance(body, bytes) else None
             replayable = body is None or whole is not None
-            headers, account = raw_pairs(request.headers), self._account(session, request)
+            headers, account = _pairs(request.headers), self._account(session, request)
             if getattr(session, "credentials", None) is not None:
                 # A session of google-auth: its token changes every hour, its credentials stay.
                 headers = [pair for pair in headers if pair[0].lower() != b"authorization"]
@@ -206,6 +201,10 @@ def _split(url: str) -> SplitResult:
     return urlsplit(url)
 
 
+def _pairs(headers: Any) -> list[tuple[bytes, bytes]]:
+    return [(_raw(name), _raw(value)) for name, value in headers.items()]
+
+
 def _is_own(method: Any) -> bool:
     module: str = inspect.unwrap(method).__module__
     return module.partition(".")[0] == "requests"
@@ -217,4 +216,8 @@ def _target(response: Any) -> tuple[str, str, list[tuple[bytes, bytes]]]:
 
 
 def _lower(headers: Any) -> list[tuple[bytes, bytes]]:
-    return [(name.lower(), value) for name, value in raw_pairs(headers)]
+    return [(name.lower(), value) for name, value in _pairs(headers)]
+
+
+def _raw(text: object) -> bytes:
+    return text if isinstance(text, bytes) else str(text).encode("latin-1", "replace")

@@ -25,7 +25,7 @@ from typing import TypeVar
 from tidegate.admission import redaction
 from tidegate.admission.arguments import checked_max_wait, checked_priority
 from tidegate.admission.key_table import KeyTable
-from tidegate.transports import aiohttp, bearer, botocore, http_client, httpx, requests, sigv4
+from tidegate.transports import aiohttp, bearer, botocore, httpx, requests, sigv4
 from tidegate.transports.governance import BINDING, Binding, policy_of
 from tidegate.transports.patches import Clients
 from tidegate.transports.sdk_hooks import (
@@ -250,13 +250,7 @@ def sdk_of(client: object) -> Sdk | None:
     return next((sdk for sdk in SDKS if sdk.has(client)), None)
 
 
-TRANSPORTS: tuple[Clients, ...] = (
-    httpx.TRANSPORT,
-    requests.TRANSPORT,
-    aiohttp.TRANSPORT,
-    botocore.TRANSPORT,
-    http_client.TRANSPORT,
-)
+TRANSPORTS: tuple[Clients, ...] = (httpx.TRANSPORT, requests.TRANSPORT, aiohttp.TRANSPORT, botocore.TRANSPORT)
 """The governed HTTP stacks. Each is one module of this package."""
 
 

@@ -39,10 +39,6 @@ SIGNATURE_LIFETIME_SECONDS = 240.0
 """Seconds after which a signature that cannot be renewed is no longer sent. Derived from AWS, which refuses after 300 s
 by its own clock ("Signature expired ... - 5 min.", anthropics/anthropic-sdk-go#122)."""
 
-HTTP_SIGNATURE = "Signature "
-"""Beginning of an authorization by draft-cavage-http-signatures, which Oracle too refuses after five minutes
-(https://docs.oracle.com/en-us/iaas/Content/API/Concepts/signingrequests.htm, "clock skew"). Nothing signs it again."""
-
 MAX_NOTED_SIGNATURES = 1024
 """Signatures whose signers are kept. Chosen: far above the requests that wait for their sending."""
 
@@ -146,8 +142,6 @@ def signer_of(headers: Mapping[str, str], body: bytes | None) -> BotocoreSigner 
 
 def seconds_left(headers: Mapping[str, str], now_on: datetime) -> float | None:
     """Return for how many seconds a signature can still be sent; None if there is none that expires."""
-    if _authorization(headers).startswith(HTTP_SIGNATURE):
-        return SIGNATURE_LIFETIME_SECONDS
     if not _authorization(headers).startswith("AWS4-"):
         return None
     try:

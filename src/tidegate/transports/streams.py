@@ -5,7 +5,6 @@ closed or is garbage-collected, it settles the permit once. A failure before any
 some providers refuse only after a 200. A failure after content is counted, and shows nothing about the key.
 
 `WatchedRaw` and `BegunRaw` wrap the `raw` of a response, which urllib3 makes and which requests and botocore read.
-`WatchedFile` wraps the file of a response of http.client, where the sizes of chunks are among the bytes.
 `Readers` lets a `StreamWatch` see what the network feeds to a stream reader of aiohttp. The byte streams of httpx are
 in `httpx_streams`.
 """
@@ -39,6 +38,9 @@ MAX_SEEN_BYTES = 2 * KEPT_BYTES
 MAX_ENCODED_BYTES = 1 << 18
 """Bytes of a compressed body that are kept, from its beginning on. A longer one tells no usage. Chosen: answers that
 are not streamed have some kilobytes, and few providers compress streams."""
+
+MAX_DECODED_BYTES = 1 << 23
+"""Bytes of a decompressed body that are searched for the usage. Chosen: far above the events of a long answer."""
 
 
 class StreamWatch:
@@ -131,7 +133,7 @@ def ends_of(pieces: Iterable[bytes]) -> bytes:
             if len(tail) > MAX_SEEN_BYTES:
                 head = head or bytes(tail[:KEPT_BYTES])
                 del tail[:-KEPT_BYTES]
-            if size > bodies.MAX_DECODED_BYTES:
+            if size > MAX_DECODED_BYTES:
                 break
     return head + bytes(tail)
 
@@ -203,54 +205,6 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
 
     def __del__(self) -> None:
         self._self_watch.drop()
-
-
-class WatchedFile(WatchedRaw):
-    """File of a streaming response, which http.client and urllib3 close where the body ends; they read its chunks."""
-
-    def __init__(self, file: Any, watch: StreamWatch, chunked: bool) -> None:
-        super().__init__(file, ChunkedWatch(watch) if chunked else watch)  # type: ignore[arg-type]
-
-    def read1(self, size: int = -1) -> bytes:
-        return self._noted(self.__wrapped__.read1, size)
-
-    def readline(self, size: int = -1) -> bytes:
-        return self._noted(self.__wrapped__.readline, size)
-
-    def _noted(self, read: Callable[[int], bytes], size: int) -> bytes:
-        try:
-            data = read(size)
-        except Exception as error:
-            self._self_watch.finish(error)
-            raise
-        self._self_watch.feed(data)
-        if not data:
-            # A response of a known length asks for no byte at its end.
-            self._self_watch.finish()
-        return data
-
-
-class ChunkedWatch:
-    """Watch of a chunked body: it passes on the bytes without the sizes of the chunks."""
-
-    def __init__(self, watch: StreamWatch) -> None:
-        self.finish, self.drop, self._feed = watch.finish, watch.drop, watch.feed
-        self._left, self._line = 0, b""
-
-    def feed(self, data: bytes) -> None:
-        while data:
-            if self._left:
-                piece, data = data[: self._left], data[self._left :]
-                self._left -= len(piece)
-                self._feed(piece)
-                continue
-            line, ended, data = data.partition(b"\n")
-            self._line += line
-            if ended:
-                size, self._line = self._line.partition(b";")[0], b""
-                # Lines without a size end a chunk, or are trailers.
-                with suppress(ValueError):
-                    self._left = int(size, 16)
 
 
 def is_unread(response: Any) -> bool:

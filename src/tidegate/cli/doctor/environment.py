@@ -71,7 +71,6 @@ STACKS = {
     "httpx2": HttpStack("Client.send, AsyncClient.send", "2", "3"),
     "requests": HttpStack("Session.send", "2.20", "3"),
     "aiohttp": HttpStack("ClientSession._request", "3.8", "4"),
-    "urllib3": HttpStack("http.client.HTTPConnection, below every copy of urllib3", "1.26", "3"),
     "botocore": HttpStack("Endpoint, before signing", "1.29", "2"),
     "aiobotocore": HttpStack("AioEndpoint, before signing", "2.13", "4"),
 }

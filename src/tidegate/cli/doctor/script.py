@@ -13,7 +13,7 @@ from pathlib import Path
 from tidegate.cli.doctor import environment
 from tidegate.cli.doctor.environment import OTHERS, STACKS, Finding, Installed, Severity
 from tidegate.settings import Settings
-from tidegate.transports.imports import SHARED, STANDARD, UNGOVERNABLE, remedy
+from tidegate.transports.imports import SHARED, UNGOVERNABLE, remedy
 
 MAX_FILES = 500
 """Files that are read for one script. Chosen: more than the modules beside a usual script."""
@@ -33,9 +33,6 @@ def read_script(path: Path, installed: Installed, settings: Settings, environ: M
     found += environment.stacks(installed, [name for name in STACKS if name in reached or name in used])
     has_way = any(each.verdict is Severity.GOVERNED for each in found)
     found += [_ungovernable(module, has_way, start) for module in UNGOVERNABLE if module in names]
-    text = f"patched at {STACKS['urllib3'].point}"
-    standard = [Finding("stack", Severity.GOVERNED, STANDARD[module], text) for module in STANDARD if module in names]
-    found, has_way = found + standard, has_way or standard != []
     text = "not checked: it is not installed in this Python; run the doctor of the Python that has it"
     found += [Finding("sdk", Severity.NOTE, name, text) for name in missing]
     yield from found
