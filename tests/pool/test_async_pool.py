@@ -448,6 +448,23 @@ class TestCapacity:
         assert all(end.capacity_retries == 5 for end in ends)
 
     @in_virtual_time
+    async def test_rows_wait_for_a_server_that_only_failed_so_far(self) -> None:
+        class BadGateway(Exception):
+            status_code = 502
+
+        registry, began = registry_of(), now()
+
+        async def ask() -> str:
+            await asyncio.sleep(0.1)
+            if now() < began + 120.0:
+                raise BadGateway
+            return "answered"
+
+        key = tidegate.Key("p", "https://p.test")
+        rows = tidegate.amap(lambda row: registry.aexecute(key, ask), range(100), pool_size=16, registry=registry)
+        assert [row async for row in rows] == ["answered"] * 100
+
+    @in_virtual_time
     async def test_a_key_admits_functions_that_make_no_governed_call(self) -> None:
         registry, began, times = registry_of(), now(), []
 
