@@ -30,8 +30,8 @@ class PermitHandoff:
     `keys` maps each key of its attempts to the expected cost, in order of first use. `refused` is the refusal for
     lack of capacity of `refused_at`, which the work got; that attempt does not count as one of the work. `outcome` is
     that of its last attempt, at `outcome_at`. `unserved` says that the key of this attempt is down, and that no server
-    has worked there so far. `answered_by` has the choices of its fallbacks that answered. A permit
-    that was not used is withdrawn at the end; nothing is learned from it.
+    has worked there so far. `answered_by` has the choices of its fallbacks that answered. A permit that was not used is
+    withdrawn at the end; nothing is learned from it.
 
     The `outer` handoff, of which this one is a part, gives its permit where this one has none. It gets the keys, waits
     and attempts of the part, so its scheduler sees them as those of the work.

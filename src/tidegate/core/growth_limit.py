@@ -300,7 +300,7 @@ class GrowthLimit:
                 return
 
     def _choose(self) -> None:
-        """Change to the period that explains most outcomes, if it is more likely; a natural one is likely at first."""
+        """Change to the period that explains most outcomes; a natural one is left only for a decisively better one."""
         fits = min(self._periods, key=_misfits)
         least = PROVEN_LOG_ODDS if self._best.seconds in NATURAL_WINDOWS_SECONDS else BELIEVED_LOG_ODDS
         if (self._best.misfits - fits.misfits) * -log(EXCLUDED_OUTCOME_CHANCE) > least:

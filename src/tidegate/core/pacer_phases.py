@@ -138,8 +138,8 @@ def natural_wait(seconds: float, elapsed: float, grace: float, late: float = 0.0
 
     Many limiters begin a window at the first call of a run, `elapsed` seconds ago, and their periods are natural ones.
     An attempt at such an instant meets the new window at once. It goes `grace` seconds later, as messages may be late,
-    and no attempt follows a refusal sooner than that. Where messages of the run took longer, the next ones go after
-    twice that time, and `late` seconds later.
+    and no attempt follows a refusal sooner than that. Messages of the run may have taken longer, up to `late` seconds.
+    So each further attempt goes after twice the delay of the one before, up to `late`.
     """
     delays = [grace]
     while 0.0 < delays[-1] < late:

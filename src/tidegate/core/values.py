@@ -112,7 +112,7 @@ UNSERVING = frozenset({Cause.NOT_READY, Cause.UNAVAILABLE})
 """Causes of a refusal that is an outage where no call of the key is answered in between."""
 
 FAILING = frozenset({Cause.OUTAGE, Cause.UNAVAILABLE})
-"""Causes that a wrong address has as well: a proxy or another server answers there. A server states every other one."""
+"""Causes of a failure that do not show a working server at the address: a proxy with a wrong route gives them, too."""
 
 
 CUSTOM = "custom"

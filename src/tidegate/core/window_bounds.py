@@ -1,4 +1,4 @@
-"""What the reset of one answer tells of a quota's window.
+"""Bounds of a quota's window that the reset of one answer gives.
 
 A continuously refilled bucket of `limit` gets back `limit / window` a second. After `used` units were taken, it is full
 again in `used * window / limit` seconds. A response states `limit`, `remaining` and that time, each rounded up or down.

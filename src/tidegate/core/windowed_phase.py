@@ -29,9 +29,9 @@ SHORTEST_RUN_SECONDS = 0.05
 class WindowedPhase:
     """Windows of one key; instants are monotonic seconds.
 
-    Before the first refusal, `run_calls` were admitted from `run_begun_at` to `run_ended_at`, while an attempt
-    not refused within `run_grace` seconds counted as admitted. The newest lone attempt
-    went at `lone_at`, and the newest one that was refused after others at `refused_at`.
+    Before the first refusal, `run_calls` were admitted from `run_begun_at` to `run_ended_at`. An attempt counted as
+    admitted then if it was not refused within `run_grace` seconds. The newest lone attempt went at `lone_at`, and the
+    newest one that was refused after others at `refused_at`.
     """
 
     __slots__ = (
