@@ -287,6 +287,27 @@ def test_closed_loop_with_calls_in_the_queue_holds_up_nobody() -> None:
     assert registry.snapshot().in_flight == 0
 
 
+def test_loops_closed_over_calls_in_flight_hold_up_nobody() -> None:
+    registry = make(2)
+    left: list[asyncio.Task[object]] = []
+    for _ in range(2):
+        loop = asyncio.new_event_loop()
+        never = loop.create_future()
+
+        async def wait(never: asyncio.Future[object] = never) -> object:
+            return await never
+
+        left += [loop.create_task(registry.aexecute(KEY, wait)) for _ in range(4)]
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+    assert registry.snapshot().in_flight == 2
+    assert registry.execute(KEY, lambda: "thread", max_wait=PATIENT) == "thread"
+    assert asyncio.run(registry.aexecute(KEY, lambda: answer("task"), max_wait=PATIENT)) == "task"
+    assert (registry.snapshot().in_flight, registry.snapshot().waiting) == (0, 0)
+    for each in left:
+        each._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
 class ReentrantLoop(asyncio.SelectorEventLoop):
     """A loop whose callbacks may run it again, as nest_asyncio patches them to."""
 

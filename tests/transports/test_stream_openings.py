@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
 import pytest
@@ -192,3 +192,29 @@ def test_each_event_is_passed_on_before_the_next_one_comes() -> None:
         for chunk in response.iter_bytes():
             passed.append(chunk)
     assert b"".join(passed) == b"".join(events)
+
+
+class Pieces(httpx.AsyncByteStream):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield GOOD
+
+
+class OwnTransport(httpx.AsyncBaseTransport):
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers=SSE, stream=Pieces())
+
+
+def test_stream_of_a_closed_loop_is_closed_by_another_loop() -> None:
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
+    loop, client = asyncio.new_event_loop(), registry.wrap(httpx.AsyncClient(transport=OwnTransport()))
+    request = client.build_request("POST", "https://p.test/v1/chat/completions", json=STREAMED)
+    response = loop.run_until_complete(client.send(request, stream=True))
+    loop.close()
+    assert only(registry).in_flight == 1
+
+    async def ask() -> None:
+        assert await (await client.send(request, stream=True)).aread() == GOOD
+        await response.aclose()
+
+    asyncio.run(ask())
+    assert only(registry).in_flight == 0

@@ -244,7 +244,9 @@ class GovernedCall(KeyCall):
         return getattr(self, "waker", None) is not None
 
     def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
-        """Settle the permit of a streaming answer at its end."""
+        """Settle the permit of a streaming answer at its end; not again where its event loop was closed before."""
+        if permit.settled:
+            return
         if self.handoff is not None:
             self.handoff.note_outcome(permit, outcome, False)
         self.registry.settle(permit, outcome)

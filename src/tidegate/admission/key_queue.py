@@ -365,12 +365,15 @@ class KeyQueue(KeyPermits):
         """Admit the head beyond slots that a blocked event loop holds, or pass over that loop's calls.
 
         Return whether either was done. A slot of a thread, or of the head's own loop, is waited for: that attempt ends.
-        A call that was refused first waits `UNTAKEN_SECONDS`.
+        A call that was refused first waits `UNTAKEN_SECONDS`. An attempt of a closed loop never ends: its slot is free.
         """
         admission, probe = self.admission, self._probe
         flying = admission.permits_in_flight.values()
         oldest = next(iter(flying), None)
         loop = oldest.loop if oldest is not None else None
+        if oldest is not None and getattr(loop, "is_closed", bool)():
+            admission.settle(oldest, ABANDONED, now, 0.0, out)
+            return True
         if oldest is None or loop is None or (loop is group.executor and self.waiting.active_groups < 2):
             self._probe = None
         elif probe is None or probe.attempt is not oldest or probe.answered:
