@@ -185,13 +185,16 @@ def test_call_to_a_stub_server_of_a_test_ends_soon(governed: pytest.Pytester, mo
     governed.runpytest_subprocess("--tidegate").assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "[::1]:8000"])
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1:8000", "localhost:8000", "[::1]:8000", "0.0.0.0:8000", "[::]:80", "[::ffff:127.0.0.1]:80"],
+)
 def test_a_server_on_this_machine_is_a_stub_server(host: str) -> None:
     assert is_stub(f"http://{host}/v1")
 
 
 @pytest.mark.parametrize(
-    "host", ["192.168.1.20:8000", "10.0.0.5", "0.0.0.0:8000", "[fd00::1]", "vllm.localhost", "llm"]
+    "host", ["192.168.1.20:8000", "10.0.0.5", "[fd00::1]", "[::ffff:10.0.0.5]", "vllm.localhost", "llm"]
 )
 def test_a_server_elsewhere_is_none(host: str) -> None:
     """A model server of the team, asked by an evaluation under pytest, has the whole `max_wait`."""

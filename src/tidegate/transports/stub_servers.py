@@ -28,11 +28,16 @@ def is_stub(base_url: str) -> bool:
     if "PYTEST_CURRENT_TEST" not in os.environ or "pytest" not in sys.modules:
         return False
     parts = urlsplit(base_url)
-    return parts.netloc not in simulators and _is_loopback(parts.hostname or "")
+    return parts.netloc not in simulators and _is_this_machine(parts.hostname or "")
 
 
-def _is_loopback(host: str) -> bool:
+def _is_this_machine(host: str) -> bool:
+    if host == "localhost":
+        return True
     try:
-        return host == "localhost" or ip_address(host).is_loopback
+        address = ip_address(host)
     except ValueError:
         return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    # Connecting to the unspecified address, which local servers print as theirs, reaches this machine.
+    return address.is_loopback or address.is_unspecified
