@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tidegate.testing import Simulator, SimulatorProcess
 from tidegate.transports.stub_servers import is_stub
 
 pytest_plugins = ["pytester"]
@@ -194,8 +196,27 @@ def test_a_server_on_this_machine_is_a_stub_server(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["192.168.1.20:8000", "10.0.0.5", "[fd00::1]", "[::ffff:10.0.0.5]", "vllm.localhost", "llm"]
+    "host", ["192.168.1.20:8000", "10.0.0.5", "[fd00::1]", "vllm.localhost", "llm", "[::ffff:10.0.0.5]"]
 )
 def test_a_server_elsewhere_is_none(host: str) -> None:
     """A model server of the team, asked by an evaluation under pytest, has the whole `max_wait`."""
     assert not is_stub(f"http://{host}/v1")
+
+
+ASKED = (
+    "import sys; from tidegate.transports.stub_servers import is_stub; print([is_stub(url) for url in sys.argv[1:]])"
+)
+
+
+def asked_of_a_child(*urls: str) -> str:
+    return subprocess.run([sys.executable, "-c", ASKED, *urls], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("kind", [Simulator, SimulatorProcess])
+def test_a_program_that_a_test_starts_tells_stub_servers_from_simulators(
+    kind: type[Simulator] | type[SimulatorProcess],
+) -> None:
+    with kind() as simulator:
+        url, other = simulator.url, simulator.url.replace("127.0.0.1", "localhost")
+        assert asked_of_a_child(url, other, "http://127.0.0.1:9/v1") == "[False, False, True]\n"
+    assert asked_of_a_child(url) == "[True]\n"

@@ -31,7 +31,7 @@ PYTHON = sys.executable
 
 def environ(**more: str) -> dict[str, str]:
     """This process's environment without what would change a run, where the children find tidegate, and `more`."""
-    changing = ("TIDEGATE_", "COVERAGE_", "COLUMNS", "LINES")
+    changing = ("TIDEGATE_", "PYTEST_", "COVERAGE_", "COLUMNS", "LINES")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(changing)}
     return {**kept, "PYTHONPATH": SRC, "TERM": "xterm", **more}
 

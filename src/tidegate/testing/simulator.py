@@ -21,7 +21,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import tidegate.errors
 from tidegate.errors import ConfigurationError
@@ -129,7 +128,7 @@ class SimulatorProcess(Addresses):
                 errors.seek(0)
                 raise RuntimeError(f"simulator not started: {errors.read().decode(errors='replace').strip()}")
         self._url = json.loads(line)["url"]
-        stub_servers.simulators.add(urlsplit(self._url).netloc)
+        stub_servers.add_simulator(self._url)
         return self
 
     def truth(self) -> Truth:
@@ -177,7 +176,7 @@ class SimulatorProcess(Addresses):
         self._end()
 
     def _end(self) -> None:
-        stub_servers.simulators.discard(urlsplit(self._url).netloc)
+        stub_servers.remove_simulator(self._url)
         process, self._process, self._url = self._process, None, ""
         if process is None:
             return
@@ -277,7 +276,7 @@ class Simulator(Addresses):
         self._thread.start()
         try:
             self._url = ready.result()
-            stub_servers.simulators.add(urlsplit(self._url).netloc)
+            stub_servers.add_simulator(self._url)
         except BaseException:
             self._thread.join()
             self._thread = None
@@ -320,7 +319,7 @@ class Simulator(Addresses):
             return
         self._loop.call_soon_threadsafe(self._stopped.set)
         thread.join()
-        stub_servers.simulators.discard(urlsplit(self._url).netloc)
+        stub_servers.remove_simulator(self._url)
         self._url = ""
 
 
