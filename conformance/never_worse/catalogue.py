@@ -344,6 +344,7 @@ ROWS: tuple[Row, ...] = (
         60,
         seconds=150.0,
     ),
+    _row("abandoned-loop", "openai_abandoned.py 5 loop", lambda: bucket(servers.limited, True, 3.0), seconds=150.0),
     _row("wait-for", "openai_rows.py wait_for", _limited),
     _row("wait-for-thread", "openai_rows.py to_thread", _limited),
     _row("alarm", "openai_alarm.py", lambda: servers.paused(3, 6.0), 8),

@@ -1,4 +1,4 @@
-"""Calls of threads that were abandoned and asked again: the same request waits twice, and only the last is wanted."""
+"""Calls that were abandoned and asked again: the same request waits twice, and only the last is wanted."""
 
 from __future__ import annotations
 
@@ -90,8 +90,19 @@ def line() -> Line:
     return Line(VirtualClock())
 
 
-def test_the_same_request_takes_the_place_of_the_one_before_which_goes_last(line: Line) -> None:
-    first, second, third, again = Request("a"), Request("b"), Request("c"), Request("a")
+LOOP = object()
+executors = pytest.mark.parametrize(
+    "loops", [(None, None), (LOOP, LOOP), (LOOP, object()), (LOOP, None)], ids=["threads", "loop", "loops", "both"]
+)
+"""Executors of two calls: another thread may wait for the call of a loop, and abandon it."""
+
+
+@executors
+def test_the_same_request_takes_the_place_of_the_one_before_which_goes_last(
+    line: Line, loops: tuple[object, object]
+) -> None:
+    first, again = (Request("a", loop=loop) for loop in loops)
+    second, third = Request("b", loop=LOOP), Request("c")
     line.join(first, second, third, again)
     assert line.serve_all() == [again, second, third, first]
 
@@ -158,8 +169,9 @@ def test_repetition_of_a_call_that_went_last_goes_before_the_abandoned_calls(lin
     assert last in [line.serve() for _ in range(9)]
 
 
-def test_equal_requests_that_are_all_wanted_are_all_served(line: Line) -> None:
-    samples = [Request("a") for _ in range(9)]
+@pytest.mark.parametrize("loop", [None, LOOP], ids=["threads", "loop"])
+def test_equal_requests_that_are_all_wanted_are_all_served(line: Line, loop: object) -> None:
+    samples = [Request("a", loop=loop) for _ in range(9)]
     line.join(*samples)
     assert set(line.serve_all()) == set(samples)
 
@@ -178,8 +190,8 @@ def test_workers_that_repeat_one_request_all_get_their_turn(line: Line) -> None:
     assert min(turns.values()) >= 5, turns
 
 
-@pytest.mark.parametrize("other", [Request(None), Request("a", loop=object()), Request("b"), Request("a", priority=-1)])
-def test_a_call_with_no_equal_in_a_thread_goes_last(line: Line, other: Request) -> None:
+@pytest.mark.parametrize("other", [Request(None), Request("b"), Request("a", priority=-1)])
+def test_a_call_with_no_equal_goes_last(line: Line, other: Request) -> None:
     first, second = Request("a"), Request("c")
     line.join(first, second, other)
     assert line.serve_all() == [first, second, other]
@@ -195,10 +207,11 @@ def test_an_equal_one_that_left_or_was_sent_has_no_place_to_give(line: Line) -> 
     assert line.serve_all() == [second, again]
 
 
-def test_each_call_keeps_its_own_deadline() -> None:
+@executors
+def test_each_call_keeps_its_own_deadline(loops: tuple[object, object]) -> None:
     clock = VirtualClock()
     line = Line(clock)
-    first, again = Request("a", deadline=5.0), Request("a", deadline=50.0)
+    first, again = Request("a", loops[0], deadline=5.0), Request("a", loops[1], deadline=50.0)
     line.join(first, again)
     clock.advance(6.0)
     assert line.registry.poll(first) is None

@@ -1,4 +1,4 @@
-"""The calls that wait at one key: equal ones of threads, those inside other calls, and those of blocked event loops.
+"""The calls that wait at one key: equal ones, those inside other calls, and those of blocked event loops.
 
 Theory of operation. An attempt of an event loop ends only when that loop runs. If calls of other executors wait for its
 slot and nothing happens at the key, the loop gets a probe: a callback to run. A loop that does not run the callback in
@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from tidegate.admission.wait_queue import Waiter, WaitQueue
@@ -127,7 +128,7 @@ class Callers:
     def __init__(self) -> None:
         self.waiting: set[Waiter] = set()
         self.nested: dict[Waiter, None] = {}
-        # The calls of each request from threads, in order of arrival, with the instants at which they joined.
+        # The calls of each request, in order of arrival, with the instants at which they joined.
         self._twins: dict[Hashable, dict[Waiter, float]] = {}
         # The newest of these instants, and which it was when a call ended that has equal ones.
         self._joined_at = -INFINITY
@@ -171,12 +172,13 @@ class Callers:
         self._last.clear()
 
     def replace_twin(self, waiter: Waiter, queue: WaitQueue, now: float) -> None:
-        """Give a call of a thread that joins the place of the same request that joined before it; that one goes last.
+        """Give a call that joins the place of the same request that joined before it; that one goes last.
 
-        A thread cannot be cancelled: a program that has waited long enough abandons it, and sends the request again
-        from another one. The abandoned call must not stand before any that is waited for. So the new one takes the
-        place of the first call that gave its own to a twin, where its own twin does not queue or has a later place. A
-        refused call that returns gives its place to a later twin.
+        A thread cannot be cancelled, nor the call of an event loop from another thread that waits for its result: a
+        program that has waited long enough abandons the call, and sends the request again. The abandoned call must not
+        stand before any that is waited for. So the new one takes the place of the first call that gave its own to a
+        twin, where its own twin does not queue or has a later place. A refused call that returns gives its place to a
+        later twin.
 
         Equal calls may also be all waited for: they come close together, or one of them ends between two of them. They
         change places with each other alone. Each goes last twice at most, and none of them starves.
@@ -185,9 +187,10 @@ class Callers:
         if identity is None or waiter in self._replaced or waiter in self._last:
             return
         twins = self._twins.setdefault(identity, {})
-        # Copied at once: calls that end leave these tables without the lock.
-        known = [each for each in list(twins)[-SEARCHED_TWINS:] if each is not waiter]
-        twin = next((each for each in reversed(known) if each.is_queued and each.priority == waiter.priority), None)
+        known: list[Waiter] = []
+        with suppress(RuntimeError):  # A call that ends leaves these tables without the lock: none is found then.
+            known += [each for each in islice(reversed(twins), SEARCHED_TWINS) if each is not waiter]
+        twin = next((each for each in known if each.is_queued and each.priority == waiter.priority), None)
         self._joined_at = max(self._joined_at, now)
         twins.setdefault(waiter, now)
         if waiter.place:
@@ -197,7 +200,7 @@ class Callers:
                 waiter.place, twin.place, twin.until = 0, waiter.place, None
                 queue.enqueue(twin)
             return
-        joined_at = twins.get(known[-1], now) if known else now
+        joined_at = twins.get(known[0], now) if known else now
         if now - joined_at >= LEAST_PATIENCE_SECONDS and self._ended.get(identity, -INFINITY) < 2.0 * joined_at - now:
             replaced = list(self._replaced)
             first = next((each for each in replaced if each.is_queued and each.priority == waiter.priority), None)

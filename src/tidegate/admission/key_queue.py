@@ -318,8 +318,7 @@ class KeyQueue(KeyPermits):
         if waiter.executor is None:
             waiter.executor = executor_of(waker)
         self.callers.add(waiter)
-        if waiter.executor is waker:
-            self.callers.replace_twin(waiter, waiting, now)
+        self.callers.replace_twin(waiter, waiting, now)
         self._soonest_deadline = min(self._soonest_deadline, waiter.deadline) if waiting.count else waiter.deadline
         if getattr(waker, "blocks", False):
             thread = getattr(waker, "thread", 0)
