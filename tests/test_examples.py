@@ -34,7 +34,7 @@ def provider_for(example: Path) -> Iterator[Simulator]:
 
 
 def run(example: Path, provider: Simulator, **environment: str) -> subprocess.CompletedProcess[str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "PYTEST_"))}
     pointed = {
         "OPENAI_BASE_URL": provider.openai_url,
         "ANTHROPIC_BASE_URL": provider.url,
@@ -72,7 +72,7 @@ def test_an_example_loses_no_call_at_a_limit_that_binds(example: Path, tmp_path:
 
 
 def experiment(*words: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "PYTEST_"))}
     return subprocess.run(
         [sys.executable, *words],
         env={**own, "PYTHONPATH": str(SOURCE), "TIDEGATE_DB": str(folder / "runs.db"), **env},

@@ -45,7 +45,7 @@ def needs(module: str) -> None:
 
 def environment(simulator: SimulatorProcess, folder: Path, changes: Mapping[str, str]) -> dict[str, str]:
     """The environment of a program that shares only with what this test starts."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "PYTEST_"))}
     return {
         **own,
         "OPENAI_BASE_URL": simulator.openai_url,

@@ -27,7 +27,7 @@ START = (
 
 def said(program: str, folder: Path) -> str:
     """What a program prints until it ends well, in a process that Ray was not started in."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "RAY_"))}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "PYTEST_", "RAY_"))}
     made = {**own, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "RAY_USAGE_STATS_ENABLED": "0"}
     ended = subprocess.run(
         [sys.executable, "-c", program], env=made, cwd=folder, capture_output=True, text=True, timeout=BOUND
