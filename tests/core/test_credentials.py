@@ -108,6 +108,12 @@ def test_bare_hexadecimal_key_is_taken_out(length: int) -> None:
             assert left_of(without_credentials(text.format(value)), value) == ""
 
 
+@pytest.mark.parametrize("name", ["key", "client", "k"])
+@pytest.mark.parametrize("value", ["9f86d081884c7d659a2feaa0c55ad015", "Zx8Kq2Lm9Rt4Vb7Nc1Wd5Yf3Gh6Jk0PsQ"])
+def test_random_run_behind_an_equals_sign_is_taken_out(name: str, value: str) -> None:
+    assert value not in without_credentials(f"Invalid {name}={value}")
+
+
 def test_bare_base64_key_is_taken_out() -> None:
     alphabet = string.ascii_letters + string.digits + "-_"
     values = [random_text(32, alphabet, seed) for seed in range(400)]

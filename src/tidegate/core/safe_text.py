@@ -154,7 +154,7 @@ PARAMETER = lazy_pattern(
 )
 """Parameter of a query."""
 
-RUN = lazy_pattern(r"(?<![\w+/=\-])[A-Za-z0-9+/_\-]{32,}={0,2}")
+RUN = lazy_pattern(r"(?<![\w+/\-])[A-Za-z0-9+/_\-]{32,}={0,2}")
 """Run of characters that may be random."""
 
 SECRET_NAME = lazy_pattern(
