@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import itertools
 import json
 import logging
@@ -205,6 +206,38 @@ def test_token_is_sent_as_it_was_where_its_source_fails(
     assert sent(server)[0] == sent(server)[1]
     assert "ValueError" in caplog.text
     assert tokens.given[0] not in caplog.text
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["openai", "bedrock"])
+@pytest.mark.parametrize("how", ["", "async "])
+def test_clients_of_both_kinds_with_one_token_ask_their_own_source(
+    how: str, kind: str, registry: RateLimitRegistry, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A source keeps its token, so a client that blocks and one that awaits write the same one."""
+    tokens = iter(["shared", "shared", "new"])
+
+    class Shared(Tokens):
+        def __call__(self) -> str:
+            self.given.append(next(tokens))
+            return self.given[-1]
+
+    fine = json.dumps(answer_body("openai")).encode()
+
+    def reply(number: int, path: str) -> Any:
+        if number > 1:
+            return 200, JSON, fine
+        other()
+        return 429, {**JSON, "retry-after": "0.02"}, b'{"error": {"message": "Slow down."}}'
+
+    source = Shared()
+    with Server(reply) as server:
+        one, other = (asker(f"{each}{kind}", server, source, registry) for each in (how, "" if how else "async "))
+        found = one()
+    assert not isinstance(found, Exception), found
+    assert sent(server) == ["shared", "shared", "new"]
+    gc.collect()
+    assert not [each for each in recwarn if issubclass(each.category, RuntimeWarning)]
 
 
 @pytest.mark.usefixtures("impatient")

@@ -18,10 +18,12 @@ ANSWER = b'{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}
     [
         (JSON, ANSWER, 1),
         (JSON, b"", 0),
+        ({}, b"", 0),
+        ({"content-type": "text/plain"}, b"", 0),
         (JSON, ANSWER[:-9], 0),
         ({"content-type": "text/html"}, b"<html><title>Welcome</title></html>", 0),
     ],
-    ids=["whole", "empty", "cut", "page"],
+    ids=["whole", "empty", "empty of no type", "empty text", "cut", "page"],
 )
 def test_only_what_can_be_read_counts_as_answered(headers: dict[str, str], body: bytes, answered: int) -> None:
     registry = RateLimitRegistry()

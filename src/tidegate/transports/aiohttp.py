@@ -56,7 +56,8 @@ class AiohttpCall(HttpCall):
         self.received = self.unread = None
         try:
             waited = permit.sent_at - self.started_at
-            if waited > bearer.LOOK_AFTER_SECONDS and (renewal := bearer.due(self.sent_headers(), waited)) is not None:
+            aged = waited > bearer.LOOK_AFTER_SECONDS
+            if aged and (renewal := bearer.due(self.sent_headers(), waited, True)) is not None:
                 take_token(self, renewal, await renewal.arenew())
             if permit.in_flight >= LOOK_FROM_CALLS:
                 note_aiohttp(self.registry, permit, self.session)

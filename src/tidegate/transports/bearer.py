@@ -57,7 +57,8 @@ class TokenSource(NamedTuple):
     method: str
 
 
-_noted: OrderedDict[str, TokenSource] = OrderedDict()
+_noted: OrderedDict[tuple[str, bool], TokenSource] = OrderedDict()
+"""By token, and whether its source is awaited: a client of each kind may write the same token."""
 
 
 def of(package: str) -> dict[str, Callable[[Patches, ModuleType], None]]:
@@ -78,28 +79,28 @@ def note(wrapped: Callable[..., Any], owner: Any, args: Any, kwargs: Any) -> Any
     source = TokenSource(weakref.ref(owner), wrapped.__name__)
     if inspect.isawaitable(found):
         return _noted_later(found, source)
-    _note(found, source)
+    _note(found, source, False)
     return found
 
 
 async def _noted_later(found: Awaitable[Any], source: TokenSource) -> Any:
     token = await found
-    _note(token, source)
+    _note(token, source, True)
     return token
 
 
-def _note(token: object, source: TokenSource) -> None:
+def _note(token: object, source: TokenSource, awaits: bool) -> None:
     if isinstance(token, str) and token:
         # Each line is one step for other threads. A lock would stay locked in a forked child.
-        _noted.pop(token, None)
-        _noted[token] = source
+        _noted.pop((token, awaits), None)
+        _noted[token, awaits] = source
         if len(_noted) > MAX_NOTED_TOKENS:
             _noted.popitem(last=False)
 
 
-def is_renewable(headers: Mapping[str, Any]) -> bool:
-    """Return whether a client that still lives can renew the token in these headers."""
-    return _renewal(headers) is not None
+def is_renewable(headers: Mapping[str, Any], awaits: bool) -> bool:
+    """Return whether a client that still lives can renew the token in these headers, for a call of this kind."""
+    return _renewal(headers, awaits) is not None
 
 
 class Renewal(NamedTuple):
@@ -132,23 +133,23 @@ class Renewal(NamedTuple):
         return self.token
 
 
-def due(headers: Mapping[str, Any], waited: float) -> Renewal | None:
+def due(headers: Mapping[str, Any], waited: float, awaits: bool) -> Renewal | None:
     """Return how to renew the token of a call that waited so many seconds; None where it is fresh or has no source."""
-    found = _renewal(headers)
+    found = _renewal(headers, awaits)
     if found is None or waited > STALE_AFTER_SECONDS:
         return found
     ends = expiry(f"Bearer {found.token}".encode("latin-1", "replace"))
     return found if ends < time.time() + EXPIRES_SOON_SECONDS else None
 
 
-def _renewal(headers: Mapping[str, Any]) -> Renewal | None:
+def _renewal(headers: Mapping[str, Any], awaits: bool) -> Renewal | None:
     for header in HEADERS:
         value = headers.get(header)
         if not isinstance(value, str):
             continue
         before, _, token = value.rpartition(" ")
-        source = _noted.get(token)
-        owner = source.owner() if source is not None else None
-        if source is not None and owner is not None:
-            return Renewal(header, f"{before} " if before else "", token, getattr(owner, source.method))
+        # A call that awaits can ask either source, one that blocks only its own.
+        for source in filter(None, (_noted.get((token, True)) if awaits else None, _noted.get((token, False)))):
+            if (owner := source.owner()) is not None:
+                return Renewal(header, f"{before} " if before else "", token, getattr(owner, source.method))
     return None

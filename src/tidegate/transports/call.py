@@ -21,6 +21,7 @@ from typing import Any
 from tidegate import providers
 from tidegate.admission import audit, redaction
 from tidegate.admission.call import GovernedCall
+from tidegate.admission.drive import ThreadWaker
 from tidegate.admission.handoff import current_handoff
 from tidegate.admission.wait_queue import Waker
 from tidegate.core.cost_estimator import CostEstimator
@@ -193,6 +194,7 @@ class HttpCall(GovernedCall, ABC):
             assert guard is not None, "only a guard requires a price"
             guard(self.key, self.request_facts.model)
             return _unsent()
+        self.make_waker = make_waker
         self.sdk_may_repeat = _bound_by_token(self)
         if not self.mocks and stub_servers.is_stub(self.key.base_url):
             self.sdk_may_repeat = True
@@ -380,7 +382,7 @@ def _bound_by_token(call: HttpCall) -> bool:
     left = ends - time.time()
     # No wait cures a token that has ended, but the clock of this machine may be wrong.
     left = left if left > 0.0 else bearer.STALE_AFTER_SECONDS
-    if left >= call.policy.max_wait or bearer.is_renewable(call.sent_headers()):
+    if left >= call.policy.max_wait or _is_renewable(call):
         return False
     call.policy = call.policy._replace(max_wait=left)
     return True
@@ -391,11 +393,15 @@ def _may_have_aged(call: HttpCall, now: float) -> bool:
 
     The SDK repeats such a call in the same context, where a second rejection is final.
     """
-    aged, headers = now - call.started_at > bearer.STALE_AFTER_SECONDS, call.sent_headers()
-    if not aged or call.provider.credential_part is not None or bearer.is_renewable(headers):
+    aged = now - call.started_at > bearer.STALE_AFTER_SECONDS
+    if not aged or call.provider.credential_part is not None or _is_renewable(call):
         return False
-    repeats = headers.get(RETRY_COUNT, "0") != "0"
+    repeats = call.sent_headers().get(RETRY_COUNT, "0") != "0"
     return not (repeats and _handed_back.get() == hash((call.request_facts, call.sending.body)))
+
+
+def _is_renewable(call: HttpCall) -> bool:
+    return bearer.is_renewable(call.sent_headers(), call.make_waker is not ThreadWaker)
 
 
 def _fingerprint(call: HttpCall) -> tuple[Key, int]:

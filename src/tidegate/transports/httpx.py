@@ -90,7 +90,7 @@ class HttpxCall(HttpCall):
         try:
             waited = permit.sent_at - self.started_at
             if waited > bearer.LOOK_AFTER_SECONDS:
-                if (renewal := bearer.due(self.request.headers, waited)) is not None:
+                if (renewal := bearer.due(self.request.headers, waited, False)) is not None:
                     take_token(self, renewal, renewal.renew())
                 if waited > sigv4.STALE_AFTER_SECONDS:
                     sigv4.renew(self.request, self.signer)
@@ -112,7 +112,7 @@ class HttpxCall(HttpCall):
         try:
             waited = permit.sent_at - self.started_at
             if waited > bearer.LOOK_AFTER_SECONDS:
-                if (renewal := bearer.due(self.request.headers, waited)) is not None:
+                if (renewal := bearer.due(self.request.headers, waited, True)) is not None:
                     take_token(self, renewal, await renewal.arenew())
                 if waited > sigv4.STALE_AFTER_SECONDS:
                     await sigv4.arenew(self.request, self.signer)
