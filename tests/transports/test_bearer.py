@@ -22,6 +22,7 @@ import httpx
 import httpx2
 import openai
 import pytest
+import requests
 from google import genai
 
 import tidegate
@@ -241,6 +242,21 @@ def test_clients_of_both_kinds_with_one_token_ask_their_own_source(
 
 
 @pytest.mark.usefixtures("impatient")
+def test_call_that_cannot_await_its_source_is_handed_back_as_one_without_a_source(
+    registry: RateLimitRegistry, replies: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    given = itertools.chain([(200, JSON, json.dumps(answer_body("openai")).encode())], replies)
+    with Server(lambda number, path: next(given)) as server:
+        asking = asker("async openai", server, Tokens(), registry)
+        asking()
+        headers = {"authorization": f"Bearer {sent(server)[0]}"}
+        answer = registry.wrap(httpx.Client()).post(server.chat, json={"model": "m"}, headers=headers)
+        del asking
+    assert answer.status_code == 429
+    assert not [each for each in recwarn if issubclass(each.category, RuntimeWarning)]
+
+
+@pytest.mark.usefixtures("impatient")
 def test_header_of_the_caller_is_never_replaced(registry: RateLimitRegistry) -> None:
     with Server(refused_first("openai")) as server:
         client = registry.wrap(openai.OpenAI(base_url=server.chat.removesuffix("/chat/completions"), api_key=Tokens()))
@@ -371,6 +387,67 @@ def test_rejection_of_a_later_try_goes_back_once_too(kind: str, registry: RateLi
     with Server(lambda number, path: next(replies)) as server:
         opaque_call(kind, server, registry)()
     assert len(server.seen) == 4
+
+
+def own_loop(kind: str, server: Server, registry: RateLimitRegistry, rounds: int = 9) -> list[int]:
+    """Ask with a new token each time until no 429 comes, as a program with its own loop; return the statuses."""
+    statuses: list[int] = []
+    client: Any
+    while len(statuses) < rounds and statuses[-1:] in ([], [429]):
+        token = f"token-{len(statuses)}"
+        if kind == "openai":
+            client = openai.OpenAI(base_url=server.chat.removesuffix("/chat/completions"), api_key=token, max_retries=0)
+            registry.wrap(client)
+            try:
+                client.chat.completions.create(model="m", messages=MESSAGES)
+                statuses.append(200)
+            except openai.APIStatusError as error:
+                statuses.append(error.status_code)
+        else:
+            client = registry.wrap(requests.Session() if kind == "requests" else httpx.Client())
+            headers = {"authorization": f"Bearer {token}"}
+            statuses.append(client.post(server.chat, json={"model": "m"}, headers=headers).status_code)
+    return statuses
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["requests", "httpx", "openai"])
+def test_rejection_after_a_long_wait_goes_back_as_a_429_to_a_program_that_repeats_those(
+    kind: str, registry: RateLimitRegistry, replies: Any
+) -> None:
+    with Server(lambda number, path: next(replies)) as server:
+        assert own_loop(kind, server, registry) == [429, 200]
+    assert sent(server) == ["token-0", "token-0", "token-1"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["requests", "httpx"])
+def test_second_rejection_of_one_token_reaches_the_program(kind: str, registry: RateLimitRegistry) -> None:
+    slow, told = {**JSON, "retry-after": "0.02"}, b'{"error": {"message": "Unknown.", "code": "invalid_token"}}'
+    replies = itertools.cycle([(429, slow, b"{}"), (401, JSON, told)])
+    with Server(lambda number, path: next(replies)) as server:
+        client: Any = registry.wrap(requests.Session() if kind == "requests" else httpx.Client())
+        headers = {"authorization": "Bearer opaque"}
+        answers = [client.post(server.chat, json={"model": "m"}, headers=headers) for _ in range(4)]
+    assert [each.status_code for each in answers] == [429, 401] * 2
+    assert "x-should-retry" not in answers[0].headers
+    assert "401" in answers[0].json()["error"]["message"]
+    assert answers[1].json() == json.loads(told)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_streams_of_a_token_that_aged_get_a_429_and_keep_no_connection(
+    registry: RateLimitRegistry, replies: Any
+) -> None:
+    """The rest of a body that nobody will read would occupy the only connection."""
+    long = b'{"error": {"code": "invalid_token", "message": "' + b"x" * 300_000 + b'"}}'
+    given = [next(replies), (next(replies)[0], JSON, long)]
+    with Server(lambda number, path: given[number - 1] if number < 3 else next(replies)) as server:
+        client = registry.wrap(httpx.Client(limits=httpx.Limits(max_connections=1), timeout=5.0))
+        headers = {"authorization": "Bearer opaque"}
+        request = client.build_request("POST", server.chat, json={"model": "m", "stream": True}, headers=headers)
+        assert client.send(request, stream=True).status_code == 429
+        assert client.post(server.chat, json={"model": "m"}, headers=headers).status_code == 200
 
 
 def test_rejection_of_a_call_that_hardly_waited_is_final(registry: RateLimitRegistry, replies: Any) -> None:

@@ -85,12 +85,8 @@ _EVENTS = (b"event-stream", b"eventstream", b"ndjson")
 _ENDS = (b"}", b"]")
 """Last bytes of a complete JSON document from an inference endpoint."""
 
-
-RETRY_COUNT = "x-stainless-retry-count"
-"""Header with the retries of an SDK that obeys `NO_RETRY` (openai 3.52 and anthropic 2.12 `_base_client.py`)."""
-
 _handed_back: ContextVar[int | None] = ContextVar("tidegate_handed_back", default=None)
-"""Hash of the last request of this context whose rejection its SDK was told to try again."""
+"""Hash of the last call of this context with its token, if a rejection of it went back as a 429."""
 
 
 @lru_cache(maxsize=64)
@@ -218,9 +214,11 @@ class HttpCall(GovernedCall, ABC):
             _remember_credentials(self)
         if attempt is None and ended.gate == NO_PRICE:
             return self.refused(*without_price(self.key, self.request_facts.model), status=BAD_REQUEST_STATUS)
-        if attempt is None:
+        aged = attempt is not None and _may_have_aged(self, attempt.outcome, ended.waited)
+        _handed_back.set(_with_token(self) if aged else None)
+        if attempt is None or aged:
             headers, body = deadline_refusal(self, ended)
-            if self.sdk_may_repeat:
+            if aged or self.sdk_may_repeat:
                 del headers[NO_RETRY]
                 _leave_place(self)
             return self.refused(headers, body)
@@ -259,11 +257,13 @@ class HttpCall(GovernedCall, ABC):
         response.headers.update(headers)
 
     def will_retry(self, permit: Permit, outcome: Outcome) -> bool:
-        """Return whether the call waits and is sent again, in which case the rest of this answer's body is not read."""
+        """Return whether the call is sent again, here or by its caller: the rest of this answer's body is not read."""
         policy, now = self.policy, self.now()
         deadline = self.started_at + policy.max_wait
         # Count all transient attempts as used: a failure that is repeated later still shows its body.
-        return retry_time(policy, permit, outcome, now, deadline, policy.attempts) is RetryTime.AT_ONCE
+        if retry_time(policy, permit, outcome, now, deadline, policy.attempts) is RetryTime.AT_ONCE:
+            return True
+        return _may_have_aged(self, outcome, permit.sent_at - self.started_at)
 
     @abstractmethod
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS_STATUS) -> Any:
@@ -299,13 +299,7 @@ class HttpCall(GovernedCall, ABC):
                 _remember_credentials(self)
                 permit.trace.request_id = redaction.clean_fact(providers.request_id_of(self.pairs(response)))
             if status >= 400:
-                outcome = self.judge(status, self.pairs(response), body)
-                if status == UNAUTHORIZED_STATUS and _may_have_aged(self, permit.sent_at):
-                    # The SDK asks once more, with the token that it writes then.
-                    self.add_headers(response, {NO_RETRY: "true"})
-                    _handed_back.set(hash((self.request_facts, self.sending.body)))
-                    _leave_place(self)
-                return _with_replayable(self, outcome, response, body)
+                return _with_replayable(self, self.judge(status, self.pairs(response), body), response, body)
             outcome = self.judge(status, self.pairs(response), None) if permit.informs else success_outcome(status)
             if body is not None and not self.stream and body[-1:] not in _ENDS and _is_unreadable(self, response, body):
                 # The program gets it as it is; no count has it as an answer.
@@ -388,16 +382,21 @@ def _bound_by_token(call: HttpCall) -> bool:
     return True
 
 
-def _may_have_aged(call: HttpCall, now: float) -> bool:
-    """Return whether a token that could not be renewed may have ended while the call waited until `now`.
+def _may_have_aged(call: HttpCall, outcome: Outcome, waited: float) -> bool:
+    """Return whether a rejected token that nothing renews may have ended in the seconds that its call waited.
 
-    The SDK repeats such a call in the same context, where a second rejection is final.
+    The caller repeats such a call in the same context, where a rejection of the same token is final.
     """
-    aged = now - call.started_at > bearer.STALE_AFTER_SECONDS
-    if not aged or call.provider.credential_part is not None or _is_renewable(call):
+    if outcome.status != UNAUTHORIZED_STATUS or waited <= bearer.STALE_AFTER_SECONDS:
         return False
-    repeats = call.sent_headers().get(RETRY_COUNT, "0") != "0"
-    return not (repeats and _handed_back.get() == hash((call.request_facts, call.sending.body)))
+    if call.provider.credential_part is not None or _is_renewable(call):
+        return False
+    return _handed_back.get() != _with_token(call)
+
+
+def _with_token(call: HttpCall) -> int:
+    """Return a hash of a call and of the credentials that it carries."""
+    return hash((call.request_facts, call.sending.body, *_carried(call)))
 
 
 def _is_renewable(call: HttpCall) -> bool:
@@ -405,7 +404,7 @@ def _is_renewable(call: HttpCall) -> bool:
 
 
 def _fingerprint(call: HttpCall) -> tuple[Key, int]:
-    """Return what a call and its repetition by an SDK have in common."""
+    """Return what a call and its repetition by its caller have in common."""
     return call.key, hash((call.request_facts, call.sending.body))
 
 

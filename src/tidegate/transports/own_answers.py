@@ -48,7 +48,7 @@ def without_price(key: Key, model: str) -> tuple[dict[str, str], dict[str, Any]]
 
 
 def deadline_refusal(call: GovernedCall, ended: ExchangeResult) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return headers and JSON body of the 429 for a call that received nothing before its deadline."""
+    """Return headers and JSON body of the 429 for a call whose time, or the life of its token, ended as it waited."""
     reason = ": ".join(filter(None, (ended.gate or "queue", call.registry.closing(call).cause)))
     text = (
         f"tidegate: no request was sent: {call.key} ({reason}) did not admit the call in time; "
@@ -60,6 +60,11 @@ def deadline_refusal(call: GovernedCall, ended: ExchangeResult) -> tuple[dict[st
             f"the call waited {ended.waited:.1f} s of max_wait = {call.policy.max_wait:g} s."
         )
     text = call.reason_of(ended) if call.is_exiting else text
+    if ended.attempt is not None:
+        text = (
+            f"tidegate: {call.key} rejected the token (status 401) of a call that waited {ended.waited:.1f} s, "
+            "in which the token may have ended; the call may be repeated with a new one."
+        )
     error = {"message": printable(text), "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
     headers = {NO_RETRY: "false", "x-tidegate": "queue-deadline"}
     headers |= wait_headers(call, ended, call.reason_of(ended) or text)
