@@ -33,3 +33,12 @@ def test_only_what_can_be_read_counts_as_answered(headers: dict[str, str], body:
     assert (response.status_code, response.content) == (200, body)
     (key,) = registry.snapshot().keys.values()
     assert (key.answered, key.failed) == (answered, 1 - answered)
+
+
+def test_answer_whose_status_announces_no_body_counts_as_answered() -> None:
+    registry = RateLimitRegistry()
+    server = Server(lambda number, path: (204, {}, b""))
+    with server, tidegate.wrap(httpx.Client(), registry=registry) as client:
+        assert client.post(server.chat, json={"model": "m", "messages": []}).status_code == 204
+    (key,) = registry.snapshot().keys.values()
+    assert (key.answered, key.failed) == (1, 0)

@@ -56,6 +56,7 @@ from tidegate.transports.request_key import EXPIRES_SOON_SECONDS, OutgoingReques
 
 logger = logging.getLogger("tidegate")
 
+NO_CONTENT_STATUS = 204
 BAD_REQUEST_STATUS = 400
 UNAUTHORIZED_STATUS = 401
 
@@ -301,7 +302,7 @@ class HttpCall(GovernedCall, ABC):
             if status >= 400:
                 return _with_replayable(self, self.judge(status, self.pairs(response), body), response, body)
             outcome = self.judge(status, self.pairs(response), None) if permit.informs else success_outcome(status)
-            if body is not None and not self.stream and body[-1:] not in _ENDS and _is_unreadable(self, response, body):
+            if body is not None and body[-1:] not in _ENDS and _is_unreadable(self, response, status, body):
                 # The program gets it as it is; no count has it as an answer.
                 return outcome._replace(kind=Kind.TRANSIENT, row=UNREADABLE)
             if body is not None:
@@ -452,12 +453,14 @@ def is_stream(call: HttpCall, response: Any) -> bool:
     return any(part in kind for part in _EVENTS)
 
 
-def _is_unreadable(call: HttpCall, response: Any, body: bytes) -> bool:
-    """Return whether a good answer is unusable: truncated JSON, or the HTML page of a gateway."""
+def _is_unreadable(call: HttpCall, response: Any, status: int, body: bytes) -> bool:
+    """Return whether a good answer is unusable: empty, truncated JSON, or the HTML page of a gateway."""
+    if call.stream or status == NO_CONTENT_STATUS:
+        return False
     kind = _content_type(call, response)
     if b"json" in kind:
-        return body.rstrip()[-1:] not in _ENDS or not body.strip()
-    return b"text/html" in kind
+        return body.rstrip()[-1:] not in _ENDS
+    return not body or b"text/html" in kind
 
 
 def _with_replayable(call: HttpCall, outcome: Outcome, response: Any, body: bytes | None) -> Outcome:
