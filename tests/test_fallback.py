@@ -70,7 +70,7 @@ class VirtualWaits:
     def arm(self, until: float) -> bool:
         return self.wake()
 
-    def wait(self, until: float | None) -> None:
+    def wait(self, until: float | None, call: object) -> None:
         if not self.woken:
             assert until is not None, "it would wait for ever"
             self.now = max(self.now, until)

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.transports.answering import Reply, Server
+from tests.transports.answering import ANSWER, Reply, Server
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the programs get a signal")
 
@@ -187,6 +188,24 @@ NEVER = """
 """
 
 
+CANCELLED = {
+    "a handler that sets an event": """
+pool = ThreadPoolExecutor(3); pool.map(work, range(3))
+begun.set(); stop.wait()
+pool.shutdown(cancel_futures=True)
+""",
+    "an error that was handled": """
+pool = ThreadPoolExecutor(3); pool.map(work, range(3))
+begun.set(); stop.wait()
+try:
+    raise ValueError
+except ValueError:
+    pool.shutdown(wait=False, cancel_futures=True)
+""",
+}
+"""Programs that cancel their pool at an interrupt that is no exception."""
+
+
 def run(work: str, shape: str) -> tuple[int, Counter[str]]:
     """Exit code of a program without calls, and what its threads printed."""
     code = PROGRAM.replace("{work}", work).replace("{shape}", shape)
@@ -230,28 +249,55 @@ def tell():
 threading.Thread(target=tell, daemon=True).start()
 """
 
+HANDLER = """
+stop = threading.Event()
+signal.signal(signal.SIGINT, lambda *_: stop.set())
+"""
+"""An interrupt that raises nothing."""
 
-@pytest.mark.parametrize("shape", ["pool in a with block", "cancelled pool, at the end of the interpreter"])
-def test_ctrl_c_ends_the_waits_of_a_programs_threads_with_the_sdks_own_error(shape: str) -> None:
-    def refuse(number: int, path: str) -> Reply:
-        body = {"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}}
-        return 429, {"retry-after": "1000", "content-type": "application/json"}, json.dumps(body).encode()
 
-    code = PROGRAM.replace("{work}", CALLING).replace("{shape}", INTERRUPTED[shape])
-    with Server(refuse) as server:
+def refusal(seconds: int) -> Reply:
+    body = {"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}}
+    return 429, {"retry-after": str(seconds), "content-type": "application/json"}, json.dumps(body).encode()
+
+
+def interrupted(shape: str, reply: Callable[[int], Reply], handler: str = "") -> tuple[list[Any], int, int]:
+    """Errors of three calls of a program that is interrupted while they wait, its exit code, and the requests sent."""
+    code = PROGRAM.replace("{work}", CALLING + handler).replace("{shape}", shape)
+    with Server(lambda number, path: reply(number)) as server:
         environment = {**os.environ, "SERVER": server.chat.removesuffix("/chat/completions")}
         process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "waiting\n"
-            asked = len(server.seen)
             process.send_signal(signal.SIGINT)
             told = process.communicate(timeout=HANG)[0].splitlines()
         finally:
             process.kill()
             process.wait()
-        assert len(server.seen) == asked
-    errors: list[Any] = [json.loads(line) for line in told]
+        return [json.loads(line) for line in told], process.returncode, len(server.seen)
+
+
+@pytest.mark.parametrize("shape", ["pool in a with block", "cancelled pool, at the end of the interpreter"])
+def test_ctrl_c_ends_the_waits_of_a_programs_threads_with_the_sdks_own_error(shape: str) -> None:
+    errors, code, sent = interrupted(INTERRUPTED[shape], lambda number: refusal(1000))
+    assert sent == 1
     assert [name for name, _, _ in errors] == ["RateLimitError"] * 3
     assert all("interrupted" in text + "".join(notes) for _, text, notes in errors)
-    assert process.returncode == (0 if "cancelled" in shape else -signal.SIGINT)
+    assert code == (0 if "cancelled" in shape else -signal.SIGINT)
+
+
+@pytest.mark.parametrize("shape", CANCELLED.values(), ids=CANCELLED.keys())
+def test_calls_of_a_cancelled_pool_end_when_their_sdk_would_have_given_them_up(shape: str) -> None:
+    errors, code, sent = interrupted(shape, lambda number: refusal(1000), HANDLER)
+    assert (code, sent) == (0, 1)
+    assert [name for name, _, _ in errors] == ["RateLimitError"] * 3
+    assert all("cancelled its pool" in text + "".join(notes) for _, text, notes in errors)
+
+
+@pytest.mark.parametrize("shape", CANCELLED.values(), ids=CANCELLED.keys())
+def test_calls_of_a_cancelled_pool_wait_as_long_as_their_sdk_would(shape: str) -> None:
+    # Seven seconds are longer than an interrupted program waits. An SDK alone repeats its call after them.
+    answer: Reply = (200, {"content-type": "application/json"}, ANSWER)
+    errors, code, sent = interrupted(shape, lambda number: refusal(7) if number == 1 else answer, HANDLER)
+    assert (errors, code, sent) == ([], 0, 4)

@@ -19,29 +19,40 @@ from tidegate.admission.context import AttemptScope, within
 from tidegate.admission.handoff import PermitHandoff, current_handoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.steps import next_call_number
+from tidegate.admission.thread_states import GRACE_SECONDS
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
 from tidegate.core import backoff, events
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.events import AttemptTrace
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
-from tidegate.core.limiter_state import KeyCounts, Permit
+from tidegate.core.limiter_state import KeyCounts, LimiterState, Permit
 from tidegate.core.safe_text import printable
 from tidegate.core.values import CAPACITY, CUSTOM, ELSEWHERE, INFINITY, OK, UNSERVING, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
 from tidegate.errors import DeadlineExceeded, add_note
 from tidegate.providers.classification import classify_error, error_text
 
+SDK_RETRIES = 2
+"""Retries of one call. Raising it keeps calls of a cancelled pool longer. Published: the default of openai 3.52 and
+anthropic 2.11 (`max_retries`)."""
+MAX_SDK_PAUSE_SECONDS = 60.0
+"""Longest pause named by a provider that the SDKs wait out. Published: openai 3.52 and anthropic 2.11
+(`_calculate_retry_timeout`)."""
+
 
 class KeyCall(Waiter):
     """One call at a key, as its queue and its exchange see it (`tidegate.core.exchange.QueuedCall`).
 
     `window` is the provider's usual window in seconds. Calls of equal `priority` are first come, first served.
+    `refusal_times` of its last refusal for capacity are the seconds of the named pause, and those that it took.
     """
 
-    __slots__ = ("handed_permit", "handoff", "key", "policy", "registry", "started_at", "window")
+    __slots__ = ("handed_permit", "handoff", "key", "policy", "refusal_times", "registry", "started_at", "window")
 
     handed_permit: Permit | None
     handoff: PermitHandoff | None
+    refusal_times: tuple[float, float]
+    started_at: float
 
     def __init__(self, registry: KeyTable, key: Key, policy: CallPolicy, window: float, priority: int) -> None:
         # `exchange` sets the attributes that only a queued call needs.
@@ -57,12 +68,12 @@ class KeyCall(Waiter):
 
     @property
     def recalled(self) -> bool:
-        """Return whether the scheduler has recalled this work, or an interrupted program waits for its thread."""
+        """Return whether the scheduler has recalled this work, or the program wants the end of its thread."""
         return self.is_exiting or (self.handoff is not None and self.handoff.is_recalled)
 
     @property
     def is_exiting(self) -> bool:
-        """Return whether the program was interrupted and only waits for its threads to end, as this one saw."""
+        """Return whether the program was interrupted, or cancelled its pool, as the thread of the call saw."""
         return getattr(getattr(self, "waker", None), "exiting", False)
 
     def enqueue(self, now: float, deadline: float) -> Permit | None:
@@ -108,6 +119,8 @@ class KeyCall(Waiter):
         A call refused for the capacity of others is not, while other calls use the key. The provider may refuse it
         always, and as the head of the queue it would hold them up. But the probe of an outage asks again first.
         """
+        if outcome.kind in CAPACITY:
+            self.refusal_times = outcome.retry_after or 0.0, now - permit.sent_at
         if self.handoff is not None:
             self.handoff.note_outcome(permit, outcome, not self.policy.patient)
             if rejoin:
@@ -190,6 +203,23 @@ class GovernedCall(KeyCall):
 
     def now(self) -> float:
         return self.registry.clock()
+
+    def outlasts_sdk(self) -> bool:
+        """Return whether an SDK alone would have given the call up: the key has only refused for so long.
+
+        The SDK repeats a call after the pauses that the provider names, unless they are long.
+        """
+        state: LimiterState | None = self.queue.admission if self.queue is not None else None
+        refused = getattr(self, "refusal_times", None)
+        if refused is None and state is not None and state.refusal is not None and state.refusal[1] > state.admitted_at:
+            # An SDK would have sent the call, which was refused as that of another caller.
+            refused = state.refusal[0].retry_after or 0.0, 0.0
+        if state is None or refused is None:
+            return False
+        pause, took = refused
+        pauses = SDK_RETRIES * (pause if pause <= MAX_SDK_PAUSE_SECONDS else 0.0)
+        since: float = max(self.started_at, state.admitted_at)
+        return self.registry.clock() - since >= GRACE_SECONDS + pauses + (1 + SDK_RETRIES) * took
 
     def try_start(self) -> Permit | None:
         """Return a permit if the call may go at once, else None."""
@@ -275,7 +305,7 @@ class GovernedCall(KeyCall):
             return ""
         head = self.registry.closing(self)
         why = wait_text(*head) if head.gate else f"it waited for {awaited(ended.gate or self.gate)}"
-        why = "the program was interrupted" if self.is_exiting else why
+        why = "the program was interrupted, or cancelled its pool" if self.is_exiting else why
         waited = f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s"
         return printable(f"tidegate: call to {self.key} given up: {waited}; {why}")
 

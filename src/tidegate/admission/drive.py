@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.admission import hooks
-from tidegate.admission.thread_states import LOOK_SECONDS, is_exiting, watch_pools
+from tidegate.admission.thread_states import LOOK_SECONDS, is_cancelled, is_exiting, watch_pools
 from tidegate.core.exchange import AttemptResult, ExchangeResult, Resume, Send
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY
@@ -52,10 +52,10 @@ def drive(call: GovernedCall, started: tuple[Permit, AttemptResult] | None = Non
                     # The call keeps its own deadline, even if no other executor runs.
                     until = call.deadline if effect.until is None else effect.until
                     if hooks.around_wait is None:
-                        effect.waker.wait(until)
+                        effect.waker.wait(until, call)
                     else:
                         with hooks.around_wait():
-                            effect.waker.wait(until)
+                            effect.waker.wait(until, call)
                     resume = Resume(0.0)
                 resume.now = call.now()
                 effect = flow.send(resume)
@@ -119,7 +119,8 @@ async def adrive(call: GovernedCall, started: tuple[Permit, AttemptResult] | Non
 class ThreadWaker:
     """Waker of a thread; `blocks` says that the thread has a running event loop, which waits with it.
 
-    `exiting` says that the program was interrupted and only waits for its threads to end: the call ends its wait.
+    `exiting` says that the program was interrupted and only waits for its threads to end, or that it cancelled the pool
+    of the thread and an SDK alone would have given the call up: the call ends its wait.
     """
 
     __slots__ = ("_look_at", "_woken", "blocks", "exiting", "thread")
@@ -146,13 +147,14 @@ class ThreadWaker:
         """Make the thread look again, so that it chooses its own timeout."""
         return self.wake()
 
-    def wait(self, until: float | None) -> None:
+    def wait(self, until: float | None, call: GovernedCall) -> None:
         """Block until woken, until the instant `until`, or until the program is `exiting`."""
         end = INFINITY if until is None else until
         while True:
             now = time.monotonic()
             if now >= self._look_at:
-                self.exiting, self._look_at = is_exiting(now), now + LOOK_SECONDS
+                self.exiting = is_exiting(now) or (is_cancelled() and call.outlasts_sdk())
+                self._look_at = now + LOOK_SECONDS
             soon = min(end, self._look_at)
             if self.exiting or self._woken.acquire(timeout=max(0.0, soon - now)) or soon == end:
                 return

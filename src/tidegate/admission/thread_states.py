@@ -14,10 +14,11 @@ Any thread can see the state. The main thread's stack is inside a function that 
 handles is the interrupt. At the shutdown, the interrupt is the exception that ended the program. So a pool or a
 program that ends normally is never in this state, nor is one that continues after an interrupt.
 
-A program may also shut its pool down with `cancel_futures` while it handles the interrupt, and end normally. A pool
-keeps no trace of that, so its `shutdown` is wrapped. The user wants the end once the interpreter waits before it exits,
-and no thread is left but those of such pools. Without an interrupt, what the threads do is still wanted: they may store
-their answers themselves.
+A program may also shut its pool down with `cancel_futures`. A pool keeps no trace of that, so its `shutdown` is
+wrapped. If the program does so while it handles the interrupt, the user wants the end once the interpreter waits before
+it exits, and no thread is left but those of such pools. Otherwise what the threads do may still be wanted: a handler of
+signals tells nobody of the interrupt, and a program that has enough rows lets its threads store the last ones. Their
+calls wait as long as an SDK alone would have repeated them.
 
 A process without calls imports this module, so it imports only modules that the interpreter has loaded already.
 """
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
     from typing import Any
-    from weakref import WeakSet
+    from weakref import WeakKeyDictionary
 
 
 _looking = _thread.RLock()
@@ -77,30 +78,31 @@ LOOK_SECONDS = 1.0
 """Seconds after which a waiting thread wakes to ask for this state, and between two looks of the process. Raising it
 ends an interrupted program later; lowering it wakes threads more often. Chosen: a fifth of `GRACE_SECONDS`."""
 
-_cancelled: WeakSet[Any] | None = None
-"""Threads of pools that were shut down with `cancel_futures` while an interrupt was handled; None before the first call
-waits."""
+_cancelled: WeakKeyDictionary[Any, bool] | None = None
+"""Threads of pools that were shut down with `cancel_futures`, and whether an interrupt was handled then; None before
+the first call waits."""
 
 
 def watch_pools() -> None:
-    """Note from now on the threads of pools that are shut down with `cancel_futures` because of an interrupt."""
+    """Note from now on the threads of pools that are shut down with `cancel_futures`."""
     global _cancelled
     if _cancelled is not None:
         return
     from concurrent.futures import ThreadPoolExecutor
     from functools import wraps
-    from weakref import WeakSet
+    from weakref import WeakKeyDictionary
 
-    _cancelled, shutdown = WeakSet(), ThreadPoolExecutor.shutdown
+    _cancelled, shutdown = WeakKeyDictionary(), ThreadPoolExecutor.shutdown
 
     @wraps(shutdown)
     def noting(pool: Any, *arguments: Any, **options: Any) -> None:
-        try:
-            shutdown(pool, *arguments, **options)
-        finally:
-            # No thread is added any more.
-            if options.get("cancel_futures") and _is_interrupt(sys.exc_info()[1]) and _cancelled is not None:
-                _cancelled.update(tuple(getattr(pool, "_threads", ())))
+        if options.get("cancel_futures") and _cancelled is not None:
+            # After it no thread is added any more. The caller may then wait for the threads.
+            shutdown(pool, wait=False, cancel_futures=True)
+            by_interrupt = _is_interrupt(sys.exc_info()[1])
+            for thread in tuple(getattr(pool, "_threads", ())):
+                _cancelled[thread] = by_interrupt or _cancelled.get(thread, False)
+        shutdown(pool, *arguments, **options)
 
     ThreadPoolExecutor.shutdown = noting  # type: ignore[assignment]
 
@@ -132,7 +134,7 @@ class ExitWatch:
         if now >= self._look_at and self._looking.acquire(blocking=False):
             try:
                 self._look_at = now + LOOK_SECONDS
-                if not (_joins_after_interrupt() or _is_cancelled()):
+                if not (_joins_after_interrupt() or _is_exit_of_cancelled()):
                     self._since = None
                 elif self._since is None:
                     self._since = now
@@ -162,12 +164,19 @@ def _joins_after_interrupt() -> bool:
     return _is_interrupt(handled) and any(getattr(join, "__code__", None) in codes for join in joins)
 
 
-def _is_cancelled() -> bool:
-    """Return whether the interpreter waits before it exits, and only for threads of cancelled pools."""
+def is_cancelled() -> bool:
+    """Return whether this is a thread of a pool that was shut down with `cancel_futures`."""
+    import threading
+
+    return _cancelled is not None and threading.current_thread() in _cancelled
+
+
+def _is_exit_of_cancelled() -> bool:
+    """Return whether the interpreter waits before it exits, and only for pools that an interrupt cancelled."""
     import threading
 
     main, cancelled = threading.main_thread(), _cancelled
-    if not cancelled or any(not (each.daemon or each is main or each in cancelled) for each in threading.enumerate()):
+    if not cancelled or any(not (each.daemon or each is main or cancelled.get(each)) for each in threading.enumerate()):
         return False
     shutdown = getattr(threading, "_shutdown", None)
     return getattr(shutdown, "__code__", None) in _codes_of(frame_of(main.ident or 0))
