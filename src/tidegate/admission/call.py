@@ -73,7 +73,7 @@ class KeyCall(Waiter):
 
     @property
     def is_exiting(self) -> bool:
-        """Return whether the program was interrupted, or cancelled its pool, as the thread of the call saw."""
+        """Return whether the program was interrupted, or cancelled the work, as the thread of the call saw."""
         return getattr(getattr(self, "waker", None), "exiting", False)
 
     def enqueue(self, now: float, deadline: float) -> Permit | None:
@@ -210,7 +210,7 @@ class GovernedCall(KeyCall):
         The SDK repeats a call after the pauses that the provider names, unless they are long.
         """
         state: LimiterState | None = self.queue.admission if self.queue is not None else None
-        refused = getattr(self, "refusal_times", None)
+        refused: tuple[float, float] | None = getattr(self, "refusal_times", None)
         if refused is None and state is not None and state.refusal is not None and state.refusal[1] > state.admitted_at:
             # An SDK would have sent the call, which was refused as that of another caller.
             refused = state.refusal[0].retry_after or 0.0, 0.0
@@ -218,8 +218,8 @@ class GovernedCall(KeyCall):
             return False
         pause, took = refused
         pauses = SDK_RETRIES * (pause if pause <= MAX_SDK_PAUSE_SECONDS else 0.0)
-        since: float = max(self.started_at, state.admitted_at)
-        return self.registry.clock() - since >= GRACE_SECONDS + pauses + (1 + SDK_RETRIES) * took
+        since = max(self.started_at, state.admitted_at)
+        return self.now() - since >= GRACE_SECONDS + pauses + (1 + SDK_RETRIES) * took
 
     def try_start(self) -> Permit | None:
         """Return a permit if the call may go at once, else None."""
@@ -305,7 +305,7 @@ class GovernedCall(KeyCall):
             return ""
         head = self.registry.closing(self)
         why = wait_text(*head) if head.gate else f"it waited for {awaited(ended.gate or self.gate)}"
-        why = "the program was interrupted, or cancelled its pool" if self.is_exiting else why
+        why = "the program was interrupted, or cancelled the work" if self.is_exiting else why
         waited = f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s"
         return printable(f"tidegate: call to {self.key} given up: {waited}; {why}")
 

@@ -119,7 +119,7 @@ async def adrive(call: GovernedCall, started: tuple[Permit, AttemptResult] | Non
 class ThreadWaker:
     """Waker of a thread; `blocks` says that the thread has a running event loop, which waits with it.
 
-    `exiting` says that the program was interrupted and only waits for its threads to end, or that it cancelled the pool
+    `exiting` says that the program was interrupted and only waits for its threads to end, or that it cancelled the work
     of the thread and an SDK alone would have given the call up: the call ends its wait.
     """
 

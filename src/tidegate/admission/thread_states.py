@@ -18,7 +18,8 @@ A program may also shut its pool down with `cancel_futures`. A pool keeps no tra
 wrapped. If the program does so while it handles the interrupt, the user wants the end once the interpreter waits before
 it exits, and no thread is left but those of such pools. Otherwise what the threads do may still be wanted: a handler of
 signals tells nobody of the interrupt, and a program that has enough rows lets its threads store the last ones. Their
-calls wait as long as an SDK alone would have repeated them.
+calls wait as long as an SDK alone would have repeated them. So do those of a thread whose task of anyio or trio was
+cancelled, by an interrupt or otherwise: both libraries wait for the thread inside their loop, and let it ask.
 
 A process without calls imports this module, so it imports only modules that the interpreter has loaded already.
 """
@@ -165,10 +166,21 @@ def _joins_after_interrupt() -> bool:
 
 
 def is_cancelled() -> bool:
-    """Return whether this is a thread of a pool that was shut down with `cancel_futures`."""
+    """Return whether the work of this thread was cancelled: by its pool, or with its task of anyio or trio."""
     import threading
+    from importlib import import_module
 
-    return _cancelled is not None and threading.current_thread() in _cancelled
+    if _cancelled is not None and threading.current_thread() in _cancelled:
+        return True
+    for library in ("anyio", "trio"):
+        if library in sys.modules:
+            try:
+                import_module(f"{library}.from_thread").check_cancelled()
+            except Exception:
+                pass  # It is no thread of this library, or the library is too old to be asked.
+            except BaseException:
+                return True  # The library's own cancellation.
+    return False
 
 
 def _is_exit_of_cancelled() -> bool:
