@@ -60,6 +60,9 @@ class LabCall(HttpCall):
         self.stream = row.stream
         self.wall = laboratory.wall
 
+    def identity(self) -> None:
+        """None: no program of the laboratory abandons a call and asks it again."""
+
     def pairs(self, response: Headers) -> Iterable[tuple[bytes, bytes]]:
         """The answer's headers."""
         return [(name.encode(), value.encode()) for name, value in response]
