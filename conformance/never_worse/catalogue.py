@@ -229,6 +229,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _row("random-500", "openai_rows.py eight", lambda: servers.random_failures(0.05, servers.FAILED), 100),
     _row("random-500-no-retries", "openai_rows.py eight 0", lambda: servers.random_failures(0.05, servers.FAILED), 100),
+    _row("stream-chunks", "openai_rows.py chunks", lambda: servers.chunks(12, 3), 12, short=True),
     _row("stream-errors", "anthropic_rows.py stream", lambda: servers.stream(True), 30, short=True),
     # Requests that no wait helps.
     _row("poison-400", "openai_rows.py eight", lambda: one_in_ten(error(400, "bad", None)), hopeless=True),

@@ -376,6 +376,31 @@ def stream(fails: bool) -> Handler:
     return handle
 
 
+def chunks(number: int, refusals: int) -> Handler:
+    """Stream so many chunks of OpenAI's form; refuse the third, sixth ... of the other requests, until `refusals`."""
+    others = refused = 0
+
+    async def handle(request: Request) -> Reply | None:
+        nonlocal others, refused
+        if b'"stream":true' not in request.body.replace(b" ", b""):
+            others += 1
+            if others % 3 == 0 and refused < refusals:
+                refused += 1
+                return error(429, "Rate limit reached", "rate_limit_exceeded", "requests")
+            return Reply(body=answer_to(request))
+        request.writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        choice = {"index": 0, "delta": {"content": "part "}, "finish_reason": None}
+        for _ in range(number):
+            request.writer.write(b"data: %s\n\n" % json.dumps({**chunk, "choices": [choice]}).encode())
+            await request.writer.drain()
+            await asyncio.sleep(0.02)
+        request.writer.write(b"data: [DONE]\n\n")
+        return None
+
+    return handle
+
+
 def once(refusal: Reply) -> Handler:
     """Refuse the first request of each path."""
     seen: set[str] = set()

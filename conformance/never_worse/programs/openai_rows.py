@@ -6,7 +6,7 @@ import asyncio
 import os
 
 import openai
-from kit import ROWS, SERVER, gather, govern, loop, option, report, text, threads
+from kit import ROWS, SERVER, caught, gather, govern, loop, option, report, text, threads
 
 WAY = option(1, "gather")
 RETRIES = int(option(2, "2"))
@@ -59,6 +59,10 @@ def main() -> None:
         threads(ask_sync)
     elif WAY == "loop":
         loop(ask_sync)
+    elif WAY == "chunks":
+        opening = [{"role": "user", "content": "q"}]
+        chunks = SYNC.chat.completions.create(model="m", messages=opening, stream=True)
+        report([caught(ask_sync, row) for row, _ in enumerate(chunks)])
     elif WAY == "loops":
         loop(new_loops)
     elif WAY == "uncaught":

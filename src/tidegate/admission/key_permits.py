@@ -40,6 +40,7 @@ class KeyPermits:
 
     __slots__ = (
         "_probe",
+        "_read",
         "_released_order",
         "_soonest_deadline",
         "_untaken",
@@ -70,6 +71,8 @@ class KeyPermits:
         self._untaken: dict[Waiter, float] = {}
         # The last probe of an event loop that holds a slot for which calls of other executors wait.
         self._probe: LoopProbe | None = None
+        # Bytes that were read of the open streams at the last look, and the instant at which that changed.
+        self._read = (0, -INFINITY)
         # No queued call has an earlier deadline.
         self._soonest_deadline = INFINITY
         # Number of the attempt whose rejection named the newest reset.

@@ -178,7 +178,8 @@ class KeyQueue(KeyPermits):
             else:
                 ready, gate = admission.ready_at(head.cost, now)
             ready, self.gate = admission.released_at((ready, gate), head.cost, now)
-            if ready > now:
+            unread = ready > now and gate == "concurrency" and self._streams_unread(head, now)
+            if ready > now and not unread:
                 if gate == "concurrency" and self._pass_blocked_loop(group, head, now, out, to_wake):
                     changed_groups.append(group)
                     continue
@@ -198,6 +199,8 @@ class KeyQueue(KeyPermits):
             # Keep this order: `KeyTable.dequeue` reads `is_queued` first, then `permit`, without the lock.
             waited = now - head.joined_at
             beyond = rejection is not None and rejection.in_force and admission.ready_at(head.cost, now)[0] > now
+            # Beyond learned slots it is a test of these; beyond a bound there is nothing to learn.
+            beyond = beyond or (unread and len(admission.permits_in_flight) >= admission.concurrency.highest)
             head.permit = admission.admit(head.cost, now, waited, out, beyond, call=head.number)
             self._note_permit(head, now)
             waiting.dequeue(head)
@@ -394,8 +397,32 @@ class KeyQueue(KeyPermits):
                 return True
         return False
 
+    def _streams_unread(self, head: Waiter, now: float) -> bool:
+        """Return whether the head goes although no slot is free: open streams hold all of them, and nobody reads these.
+
+        Their readers may wait for this very call: programs ask again between two chunks. A stream whose server is
+        silent looks the same. So one call goes in `UNTAKEN_SECONDS`, and fewer the more are beyond a bound.
+        """
+        admission, size, beyond = self.admission, 0, 0
+        if not admission.permits_in_flight:
+            # Other processes hold the slots.
+            return False
+        for permit in admission.permits_in_flight.values():
+            if not permit.learned:
+                return False
+            size += len(getattr(permit, "seen", None) or ())
+            beyond += permit.beyond
+        if size != self._read[0]:
+            self._read = (size, now)
+        since = max(self._read[1], admission.used_at)
+        return (
+            now >= since + UNTAKEN_SECONDS * (1 + beyond)
+            and not self._untaken
+            and admission.admits(head.cost, now, slots=False)[0] <= now
+        )
+
     def _plan_look(self, executor: object, now: float) -> None:
-        """Set when each group looks at the latest: other executors than its own may not run.
+        """Set when each group looks at the latest: other executors than its own may not run, or a stream is not read.
 
         `executor` is that of the head.
         """
@@ -404,7 +431,8 @@ class KeyQueue(KeyPermits):
         if alone and self._untaken:
             alone = next(iter(self._untaken)).executor is executor
         if alone and self.admission.permits_in_flight:
-            alone = next(iter(self.admission.permits_in_flight.values())).loop in (None, executor)
+            oldest = next(iter(self.admission.permits_in_flight.values()))
+            alone = oldest.loop in (None, executor) and not oldest.learned
         waiting.look_at = INFINITY if alone else now + max(UNTAKEN_SECONDS, count / LOOKS_PER_SECOND)
 
     def _expire(self, group: ExecutorGroup, now: float, to_wake: list[Waiter], out: Out) -> None:

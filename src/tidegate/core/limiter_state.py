@@ -48,6 +48,9 @@ class Permit:
 
     `thread` is the identifier of the thread that runs the attempt, 0 if unknown. `loop` is the event loop that runs it,
     None for an attempt that blocks its thread. `trace` is None where nothing reports the attempt.
+
+    An attempt is `learned` from when its answer has begun and is a stream. Only such a permit may have `seen`, the
+    bytes that are kept of those that were read.
     """
 
     __slots__ = (
@@ -65,6 +68,7 @@ class Permit:
         "order",
         "place",
         "probe",
+        "seen",
         "sent_at",
         "settled",
         "silent",
@@ -72,6 +76,8 @@ class Permit:
         "thread",
         "trace",
     )
+
+    seen: bytearray | None
 
     def __init__(
         self, state: LimiterState, cost: Cost, order: int, sent_at: float, probe: bool = False, beyond: bool = False

@@ -49,14 +49,13 @@ class StreamWatch:
     Where `decode` is set, the bytes are compressed, and it returns those that they stand for.
     """
 
-    __slots__ = ("_head", "_held", "_is_restarted", "_outcome", "_seen", "decode")
+    __slots__ = ("_head", "_held", "_outcome", "_seen", "decode")
 
     def __init__(self, call: HttpCall, permit: Permit, outcome: Outcome) -> None:
         self._held: tuple[HttpCall, Permit] | None = (call, permit)
         self._outcome = outcome
-        self._is_restarted = False
         self._head = b""
-        self._seen = bytearray()
+        self._seen = permit.seen = bytearray()
         self.decode: Callable[[bytes], bytes] | None = None
 
     def feed(self, chunk: bytes) -> None:
@@ -82,12 +81,11 @@ class StreamWatch:
 
     def finish(self, error: Exception | None = None) -> None:
         """Settle the permit: the stream ended, was closed, or broke with `error`."""
-        if self._is_restarted:
-            return
         held, self._held = self._held, None
         if held is None:
             return
         call, permit = held
+        permit.seen = None
         seen, is_long = bytes(self._seen), self._head != b""
         if self.decode is not None:
             self._head, seen = b"", self.decode(seen)
@@ -111,8 +109,9 @@ class StreamWatch:
         if self._held is None:
             return None
         # The permit stays here for `drop`, in case that an interrupt comes before the call goes on.
-        self._is_restarted = True
+        self.__class__ = _RestartedWatch
         call, permit = self._held
+        permit.seen = None
         return call, (permit, failed)
 
     def drop(self) -> None:
@@ -121,6 +120,15 @@ class StreamWatch:
         if held is not None:
             call, permit = held
             call.registry.drop(permit)
+
+
+class _RestartedWatch(StreamWatch):
+    """Watch of a stream whose call continues: the end of this stream does not end the call."""
+
+    __slots__ = ()
+
+    def finish(self, error: Exception | None = None) -> None:
+        """Do nothing."""
 
 
 def ends_of(pieces: Iterable[bytes]) -> bytes:
