@@ -36,6 +36,7 @@ HOMES = {
     "START_CONCURRENCY": "core.concurrency_limit",
     "TRANSIENT_ATTEMPTS": "core.backoff",
     "UNTAKEN_SECONDS": "admission.wait_queue",
+    "UNREAD_SECONDS": "admission.key_queue",
     "UNWRITTEN_RESULTS": "experiments.engine.results",
     "WRITE_GRACE_SECONDS": "experiments.engine.experiment_runner",
     "WRITE_SECONDS": "experiments.engine.results",

@@ -8,7 +8,8 @@ to wake. The caller wakes them after it has released the key table's lock.
 An executor is an event loop or a thread. Where calls of several executors matter, one call of each looks now and then.
 A permit that is not taken within `UNTAKEN_SECONDS` is taken back, and the calls of its executor are passed over until
 one of them looks. A call that blocks an event loop's own thread goes beyond the slots at once: the loop's attempts
-cannot end before. `tidegate.admission.callers` finds any other loop that holds slots and does not run.
+cannot end before. `tidegate.admission.callers` finds any other loop that holds slots and does not run. Open streams
+that nobody reads keep the head waiting for `UNREAD_SECONDS` only: a program may make its next call between two chunks.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ from tidegate.core.values import INFINITY, Cost
 LOOKS_PER_SECOND = 8
 """Looks of waiting executors a second, at most, together. Raising it wakes many waiting threads more often; lowering it
 takes permits back later. Chosen: an eighth of a second is short beside `UNTAKEN_SECONDS`."""
+
+UNREAD_SECONDS = 0.5
+"""Seconds without a chunk, after which readers of open streams may wait for the next call. Raising it makes programs
+that ask between chunks slower than without tidegate. Lowering it takes slow streams for unread ones, and refuses more
+calls. Precedent: openai and anthropic send a refused call again after so many."""
 
 
 class KeyQueue(KeyPermits):
@@ -401,7 +407,7 @@ class KeyQueue(KeyPermits):
         """Return whether the head goes although no slot is free: open streams hold all of them, and nobody reads these.
 
         Their readers may wait for this very call: programs ask again between two chunks. A stream whose server is
-        silent looks the same. So one call goes in `UNTAKEN_SECONDS`, and fewer the more are beyond a bound.
+        silent looks the same. So one call goes in `UNREAD_SECONDS`, and fewer the more are beyond a bound.
         """
         admission, size, beyond = self.admission, 0, 0
         if not admission.permits_in_flight:
@@ -416,7 +422,7 @@ class KeyQueue(KeyPermits):
             self._read = (size, now)
         since = max(self._read[1], admission.used_at)
         return (
-            now >= since + UNTAKEN_SECONDS * (1 + beyond)
+            now >= since + UNREAD_SECONDS * (1 + beyond)
             and not self._untaken
             and admission.admits(head.cost, now, slots=False)[0] <= now
         )
@@ -427,13 +433,15 @@ class KeyQueue(KeyPermits):
         `executor` is that of the head.
         """
         waiting, count = self.waiting, len(self.waiting.groups)
-        alone = count < 2
+        oldest = next(iter(self.admission.permits_in_flight.values()), None)
+        streams = oldest is not None and oldest.learned
+        alone = count < 2 and not streams
         if alone and self._untaken:
             alone = next(iter(self._untaken)).executor is executor
-        if alone and self.admission.permits_in_flight:
-            oldest = next(iter(self.admission.permits_in_flight.values()))
-            alone = oldest.loop in (None, executor) and not oldest.learned
-        waiting.look_at = INFINITY if alone else now + max(UNTAKEN_SECONDS, count / LOOKS_PER_SECOND)
+        if alone and oldest is not None:
+            alone = oldest.loop in (None, executor)
+        patience = UNREAD_SECONDS if streams else UNTAKEN_SECONDS
+        waiting.look_at = INFINITY if alone else now + max(patience, count / LOOKS_PER_SECOND)
 
     def _expire(self, group: ExecutorGroup, now: float, to_wake: list[Waiter], out: Out) -> None:
         """Take out the calls of a group whose deadline has passed; admit those that `_held_by_slow_start` names."""
