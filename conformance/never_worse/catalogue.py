@@ -214,6 +214,19 @@ ROWS: tuple[Row, ...] = (
         )
         for share in (0.03, 0.1)
     ),
+    *(
+        _row(
+            f"random-{status}-named-{100 * share:.0f}-percent",
+            program,
+            partial(servers.random_failures, share, servers.named(failure), latency=0.3),
+            1000,
+        )
+        for status, program, failure in (
+            (503, "openai_rows.py many 20", servers.OVERLOADED),
+            (529, "anthropic_rows.py gather 32 20", servers.ANTHROPIC_OVERLOADED),
+        )
+        for share in (0.03, 0.1)
+    ),
     _row(
         "random-503",
         "openai_rows.py gather 20",

@@ -252,6 +252,11 @@ ANTHROPIC_OVERLOADED = Reply(529, {}, {"type": "error", "error": {"type": "overl
 FAILED = error(500, "The server had an error while processing your request.")
 
 
+def named(reply: Reply, seconds: int = 1) -> Reply:
+    """Return a reply that names the time of the next attempt, too."""
+    return reply._replace(headers={**reply.headers, "retry-after": str(seconds)})
+
+
 def loading(seconds: float, body: Any) -> Handler:
     """Say that the model is loading, for a while."""
 

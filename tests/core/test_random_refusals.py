@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.core.scene import Caller, Scene
 from tests.core.values import KEY, OK, bucket
 from tests.effort import effort
 from tidegate.core.admission_controller import AdmissionController
@@ -93,7 +94,10 @@ def answered_in_half_a_minute(share: float, refusal: Outcome, ample: bool, secon
     return answers / (32 * 30 / (0.5 + share / (1.0 - share) * seconds))
 
 
-@pytest.mark.parametrize("refusal", [OVERLOADED, UNAVAILABLE], ids=["529", "503"])
+NAMED = [refusal._replace(retry_after=1.0) for refusal in (OVERLOADED, UNAVAILABLE)]
+
+
+@pytest.mark.parametrize("refusal", [OVERLOADED, UNAVAILABLE, *NAMED], ids=["529", "503", "529 named", "503 named"])
 @pytest.mark.parametrize("seconds", [0.05, 0.15, 0.5], ids=["refused at once", "refused soon", "refused late"])
 @pytest.mark.parametrize("ample", [True, False], ids=["ample", "silent"])
 @pytest.mark.parametrize("share", [0.03, 0.1])
@@ -112,7 +116,7 @@ def test_a_429_far_from_the_announced_quota_may_be_random(share: float) -> None:
     assert min(runs) >= 0.9
 
 
-def refused_by_slots(slots: int, callers: int, seed: int) -> tuple[int, int]:
+def refused_by_slots(slots: int, callers: int, seed: int, refusal: Outcome = OVERLOADED) -> tuple[int, int]:
     """Return the refusals and the answers in 20 seconds where calls beyond some slots are overloads."""
     drawn, now, ended = random.Random(seed), 0.0, list[tuple[float, int, Permit, Outcome]]()
     key = AdmissionController(KEY, Settings(), 60.0, 0.0)
@@ -124,7 +128,7 @@ def refused_by_slots(slots: int, callers: int, seed: int) -> tuple[int, int]:
             good = running < slots
             running, refused = running + good, refused + (not good)
             after = drawn.uniform(0.4, 0.6) if good else drawn.uniform(0.02, 0.04)
-            heapq.heappush(ended, (now + after, permit.order, permit, OK if good else OVERLOADED))
+            heapq.heappush(ended, (now + after, permit.order, permit, OK if good else refusal))
             continue
         now = max(now, min([each[0] for each in ended[:1]] + [ready] * (len(ended) < callers)))
         while ended and ended[0][0] <= now:
@@ -140,3 +144,67 @@ def test_overloads_of_calls_in_flight_together_show_slots() -> None:
     runs = [refused_by_slots(40, 64, seed) for seed in range(effort(4, 8))]
     assert statistics.median(refused for refused, _ in runs) <= 25
     assert statistics.median(answers for _, answers in runs) >= 0.85 * 40 * 20.0 / 0.5
+
+
+@pytest.mark.parametrize("refusal", NAMED, ids=["529", "503"])
+def test_overloads_of_slots_that_name_a_time_keep_their_bounds(refusal: Outcome) -> None:
+    """Medians; while each named time bound the key, 10 calls were refused and 0.57 of the slots used."""
+    runs = [refused_by_slots(40, 64, seed, refusal) for seed in range(effort(4, 8))]
+    assert statistics.median(refused for refused, _ in runs) <= 20
+    assert statistics.median(answers for _, answers in runs) >= 0.55 * 40 * 20.0 / 0.5
+
+
+def served(scene: Scene, calls: int) -> list[Caller]:
+    """Return the calls of a key that has just answered one."""
+    scene.call().reply(OK)
+    return [scene.call() for _ in range(calls)]
+
+
+@pytest.mark.parametrize("refusal", NAMED, ids=["529", "503"])
+def test_a_time_named_for_a_load_binds_the_refused_call_alone(refusal: Outcome) -> None:
+    scene = Scene()
+    refused, other = served(scene, 2)
+    assert refused.reply(refusal) == "waiting"
+    scene.clock.advance(0.1)
+    assert other.reply(OK) == "ended"
+    assert scene.call().state == "sent"
+    scene.clock.advance(0.8)
+    assert refused.poll() == "waiting"
+    scene.clock.advance(0.1)
+    assert refused.poll() == "sent"
+
+
+@pytest.mark.parametrize("refusal", [*NAMED, REFUSAL._replace(retry_after=1.0)], ids=["529", "503", "429"])
+def test_a_time_binds_the_key_where_nothing_is_answered_or_a_quota_is_spoken_of(refusal: Outcome) -> None:
+    scene = Scene()
+    refused, _ = served(scene, 2)
+    if refusal.status != 429:
+        scene.clock.advance(10.0)
+    refused.reply(refusal)
+    assert scene.call().state == "waiting"
+
+
+def refused_by_an_outage(refusal: Outcome) -> int:
+    """Return the refusals of 20 seconds that answer nothing, at 32 callers."""
+    drawn, now, ended, refused = random.Random(1), 0.0, list[tuple[float, int, Permit, Outcome]](), 0
+    key = AdmissionController(KEY, Settings(), 60.0, 0.0)
+    while now < 30.0:
+        ready, _ = key.ready_at(Cost(), now)
+        if ready <= now and len(ended) < 32:
+            permit = key.admit(Cost(), now, 0.0, None)
+            good = not 5.0 <= now < 25.0
+            refused += not good
+            after = drawn.uniform(0.4, 0.6) if good else 0.02
+            heapq.heappush(ended, (now + after, permit.order, permit, OK if good else refusal))
+            continue
+        now = max(now, min([each[0] for each in ended[:1]] + [ready] * (len(ended) < 32)))
+        while ended and ended[0][0] <= now:
+            _, _, permit, outcome = heapq.heappop(ended)
+            key.settle(permit, outcome, now, drawn.random(), None)
+    return refused
+
+
+@pytest.mark.parametrize("refusal", NAMED, ids=["529", "503"])
+def test_an_outage_that_names_a_time_meets_fewer_requests_than_one_that_does_not(refusal: Outcome) -> None:
+    """25 instead of 32 (529), and 16 instead of 27 (503); 11 while each named time bound the key."""
+    assert refused_by_an_outage(refusal) < refused_by_an_outage(refusal._replace(retry_after=None))

@@ -45,6 +45,9 @@ MAX_PAUSE_SECONDS = 120.0
 single attempt. Raising them leaves a key idle that admits calls again. Precedents: openai, `INITIAL_RETRY_DELAY` and
 `MAX_RETRY_AFTER_DELAY`."""
 
+ABSURD_HINT_SECONDS = 86_400.0
+"""Seconds of a wait that no capacity refusal is believed to ask for (TinyLLM#17: 86400 s for a minute's limit)."""
+
 REFUSED_CUT_FACTOR = 0.5
 """Factor on the slots, or on a pace, at a refusal that no other bound explains. Raising it meets more refusals;
 lowering it leaves capacity idle. Precedents: TCP Reno and promptfoo, 0.5."""

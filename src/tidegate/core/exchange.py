@@ -29,10 +29,10 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core import events
-from tidegate.core.backoff import full_jitter, half_jitter_of
+from tidegate.core.backoff import ABSURD_HINT_SECONDS, MAX_PAUSE_SECONDS, full_jitter, half_jitter_of
 from tidegate.core.limiter_state import KeyCounts, Permit
 from tidegate.core.repeated_failure import OVERTAKEN_ATTEMPTS, OWN_SECONDS, OWN_TRIES, RepeatedFailure
-from tidegate.core.values import CAPACITY, ELSEWHERE, FAILING, TERMINAL, Cause, Key, Kind, Outcome
+from tidegate.core.values import CAPACITY, ELSEWHERE, FAILING, LOAD, TERMINAL, Cause, Key, Kind, Outcome
 
 FIRST_RESEND_SECONDS = 0.1
 MAX_RESEND_SECONDS = 8.0
@@ -361,6 +361,9 @@ class _Exchange:
             until = min(until, self.deadline)
         else:
             until = min(now + full_jitter(count, draw()), self.deadline)
+        named = self.attempt.outcome.retry_after or 0.0
+        if self.attempt.outcome.cause in LOAD and 0.0 < named < ABSURD_HINT_SECONDS:
+            until = min(max(until, now + min(named, MAX_PAUSE_SECONDS)), self.deadline)
         self.call.note_aside(1)
         try:
             while now < until and not self.call.recalled:

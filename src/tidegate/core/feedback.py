@@ -13,9 +13,10 @@ that applies:
 - The cause is not this client (other clients' capacity, a model that is not ready): the key pauses, and one attempt
   goes alone.
 
-A time that the provider names pauses the key in any case. A refusal of a call beyond the learned slots and rate proves
-nothing new, so no limit is cut. The failure of a call that is its own cause (`Outcome.own`) is only counted, unless it
-names a time.
+A time that the provider names pauses the key. But where a server speaks of its own load while other calls are answered,
+that time binds only the refused call, and the key judges the refusal like one without a time. A refusal of a call
+beyond the learned slots and rate proves nothing new, so no limit is cut. The failure of a call that is its own cause
+(`Outcome.own`) is only counted, unless it names a time for the key.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 from tidegate.core import events
-from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL_REFUSAL_SHARE, WHOLE_HINT_SECONDS, Pause, rounding_of
+from tidegate.core.backoff import (
+    ABSURD_HINT_SECONDS,
+    MAX_PAUSE_SECONDS,
+    OCCASIONAL_REFUSAL_SHARE,
+    WHOLE_HINT_SECONDS,
+    Pause,
+    rounding_of,
+)
 from tidegate.core.chance_odds import BELIEVED_LOG_ODDS, PROVEN_LOG_ODDS
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
@@ -33,7 +41,19 @@ from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import expected_charge
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
-from tidegate.core.values import FAILING, INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading, Source
+from tidegate.core.values import (
+    FAILING,
+    INFINITY,
+    LOAD,
+    OK,
+    UNSERVING,
+    Cause,
+    Cost,
+    Kind,
+    Outcome,
+    QuotaReading,
+    Source,
+)
 
 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
@@ -131,7 +151,7 @@ def failed(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, dr
         gates.epoch += new_wave
         gates.pause.refused_within(now - permit.sent_at)
         gates.pacer.named, gates.pacer.hint, gates.pacer.stated = False, 0.0, None
-        _unexplained(gates, permit, outcome, now, new_wave, out)
+        _unexplained(gates, permit, _for_key(gates, outcome, now), now, new_wave, out)
     if ((outcome.cause is Cause.OUTAGE and not outcome.own) or permit.probe) and not permit.silent:
         _count_outage(gates, permit, outcome, now, draw, out)
     # Last: shared counters save the breaker's state together with this count.
@@ -184,15 +204,12 @@ CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD,
 """Causes that say that this client sends too much. Other clients' capacity and a model that is not ready say nothing
 about it."""
 
-CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.OUTAGE})
+CHANCE = frozenset({Cause.RATE, *LOAD})
 """Causes whose refusals may come at random, whatever the client does."""
 
 HOLD_IN_FLIGHT = 10
 """Attempts in flight from which on the first refusal of an unknown cause holds all calls. Chosen: with fewer, a hold
 takes more time than it saves refusals."""
-
-ABSURD_HINT_SECONDS = 86_400.0
-"""Seconds of a wait that no capacity refusal is believed to ask for (TinyLLM#17: 86400 s for a minute's limit)."""
 
 
 def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
@@ -206,6 +223,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         _count_outage(gates, permit, outcome, now, draw, out)
     if not outcome.own:
         gates.pause.refused_within(now - permit.sent_at)
+    told, outcome = outcome, _for_key(gates, outcome, now)
     new_wave = permit.epoch >= gates.epoch and not permit.beyond
     if new_wave:
         gates.epoch += 1
@@ -258,10 +276,18 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         clocks.stated(now, pause.until)
     elif gate:
         clocks.stated(now, gates.quotas.ready_at(permit.cost, now)[0])
-    gates.counts.note_refusal(outcome)
+    gates.counts.note_refusal(told)
     if out is not None:
-        facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
+        facts = (told.kind, told.cause, told.retry_after, gate, told.status)
         out.append(events.RateLimitHit(gates.key, now, *facts))
+
+
+def _for_key(gates: LimiterState, outcome: Outcome, now: float) -> Outcome:
+    """Return what a failure says of the key: a time named for a load is its call's, while others are answered."""
+    if not outcome.retry_after or outcome.cause not in LOAD or not (gates.breaker.closed and gates.is_alive(now)):
+        return outcome
+    gates.aside = True
+    return outcome._replace(retry_after=None)
 
 
 def _ready_within(gates: LimiterState, pause: Pause, gate: str, permit: Permit, hint: float, now: float) -> float:
@@ -356,7 +382,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     before, pacer = gates.concurrency.limit, gates.pacer
     cause = Cause.OVERLOAD if outcome.cause in (Cause.UNAVAILABLE, Cause.OUTAGE) else outcome.cause
     assert gates.cause is not None
-    # Where a provider names a time, no refusal of its is taken for chance.
+    # Where a provider names a time for the key, no refusal of its is taken for chance.
     plain = not outcome.retry_after and outcome.cause in CHANCE
     if plain and gates.cause.was_late:
         # Its call was admitted, and held a slot: no limit refused it.
@@ -394,7 +420,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     if pacer.active:
         if new_wave:
             pacer.stray_odds = gates.cause.random_odds(now)
-            # Where a provider names a time, no refusal of its is taken for chance.
+            # As above: a time for the key excludes chance.
             pacer.chance_odds = gates.cause.chance_odds(now) if plain else -BELIEVED_LOG_ODDS
         pacer.refused(permit.mark, permit.sent_at, now, new_wave, cause, gates.pause.grace, latency)
     else:

@@ -108,6 +108,10 @@ TERMINAL = frozenset({Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED, Kind.PERMANENT})
 ELSEWHERE = frozenset({Cause.OTHERS_CAPACITY, Cause.NOT_READY})
 """Causes of a refusal that no rate or concurrency of this client changes."""
 
+LOAD = frozenset({Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.OUTAGE})
+"""Causes with which a server speaks of itself, and of no quota of the key. While other calls are answered, a time that
+it names binds only the call that it refused."""
+
 UNSERVING = frozenset({Cause.NOT_READY, Cause.UNAVAILABLE})
 """Causes of a refusal that is an outage where no call of the key is answered in between."""
 

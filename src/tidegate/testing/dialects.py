@@ -167,7 +167,7 @@ def _body(status: int, message: str, details: list[dict[str, Any]] | None = None
 Headers = list[tuple[str, str]]
 
 ABSURD = 31_536_000.0
-"""Seconds of an absurd retry-after. Chosen: a year, far above `core.feedback.ABSURD_HINT_SECONDS`."""
+"""Seconds of an absurd retry-after. Chosen: a year, far above `core.backoff.ABSURD_HINT_SECONDS`."""
 
 FIXED = {"absurd": ABSURD, "one": 1.0, "minute": 60.0}
 """Seconds of a retry-after that is the same in every refusal."""

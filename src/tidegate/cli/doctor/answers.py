@@ -18,8 +18,7 @@ from rich.text import Text
 
 from tidegate import providers
 from tidegate.admission.accounts import account_of, shared_by
-from tidegate.core.backoff import MAX_PAUSE_SECONDS
-from tidegate.core.feedback import ABSURD_HINT_SECONDS
+from tidegate.core.backoff import ABSURD_HINT_SECONDS, MAX_PAUSE_SECONDS
 from tidegate.core.safe_text import json_line, masked, printable
 from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
 from tidegate.core.wait_text import duration
