@@ -114,6 +114,11 @@ class CircuitBreaker:
     def closed(self) -> bool:
         return self.state is BreakerState.CLOSED
 
+    @property
+    def retests(self) -> bool:
+        """Return whether the last probe failed."""
+        return self._cooldown > FIRST_COOLDOWN_SECONDS
+
     def reach(self) -> None:
         """Record that a server works at the address of the key: its answer is no failure of a server."""
         self.reached, self.gives_up_at = True, INFINITY
@@ -291,13 +296,14 @@ class OutageClock:
 class FailingCalls:
     """Calls of one key that fail: those that began to since the last answer, and those that were outrun lately.
 
-    `too_large` is the least cost in tokens of a call that was given back because it never fits.
+    `repeated` counts the failures of calls that had failed before. `too_large` is the least cost in tokens of a call
+    that was given back because it never fits.
     """
 
-    __slots__ = ("_after", "_began", "_outrun", "too_large")
+    __slots__ = ("_after", "_began", "_outrun", "repeated", "too_large")
 
     def __init__(self) -> None:
-        self._began = self._after = 0
+        self._began = self._after = self.repeated = 0
         self._outrun: list[int] = []
         self.too_large = INFINITY
 
@@ -311,12 +317,14 @@ class FailingCalls:
         """Count a call that failed again after a later one was answered; `answers` is the number of all answers."""
         self._outrun = [*self._recent(answers), answers]
 
-    def is_no_outage(self, after: int, answers: int) -> bool:
-        """Return whether calls that always fail explain the failures since the last answer."""
+    def is_no_outage(self, after: int, answers: int, anew: bool = True) -> bool:
+        """Return whether calls that always fail explain the failures since the last answer.
+
+        With `anew`, their callers may repeat them as new calls.
+        """
         outrun = len(self._recent(answers))
         share = min(1.0, (outrun + 1.0) / (min(answers, RECENT_ANSWERS) + 2.0))
-        # The repetition of a call by an SDK is a new call.
-        others = max(0, (self._began if after == self._after else 0) - outrun)
+        others = max(0, (self._began if after == self._after else 0) - outrun * anew)
         return answers > 0 and share**others >= OUTAGE_CHANCE
 
     def _recent(self, answers: int) -> list[int]:

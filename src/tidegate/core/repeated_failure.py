@@ -2,9 +2,14 @@
 
 Theory of operation. A request that can never be admitted looks like one that waits for capacity. What tells them apart
 is the fate of other calls: those sent after a failed attempt are answered. That happens by chance too, so the share of
-failed attempts of the key decides how many failures in a row prove it. A call may also be refused because it comes just
-after others used a hidden limit up, so a refusal proves something only where others go all the time. Calls of other
-processes count as well: they use up the same limit, and their refusals show how many calls it refuses.
+calls that fail at first decides how many failures in a row prove it. Repetitions are left out of that share, because
+calls that never fit are repeated most. Where all workers of a program have such a call, no other is left to be
+answered. So a failure also proves something while calls that always fail explain all failures since the last answer.
+In an outage, calls begin to fail that did not before, and its failures prove nothing.
+
+A call may also be refused because it comes just after others used a hidden limit up, so a refusal proves something only
+where others go all the time. Calls of other processes count as well: they use up the same limit, and their refusals
+show how many calls it refuses.
 """
 
 from __future__ import annotations
@@ -66,16 +71,18 @@ class RepeatedFailure:
         "_sent_at",
         "_served",
         "_state",
+        "_telling",
         "is_larger",
         "overtaken",
         "tries",
     )
 
     def __init__(self, state: LimiterState, now: float) -> None:
-        counts = state.all_counts
-        self._attempts, self._failed = counts.attempts, counts.refused + counts.failed
+        self._attempts, self._failed = _first_attempts(state)
         self._began_at, self._order, self._state = now, 0, state
         self._pending: list[int] = []
+        # Failures that prove something: an outage does not explain them.
+        self._telling = 0
         self.tries = self.overtaken = 0
         self.is_larger, self._cost = False, 0.0
         # Failures between which other calls were admitted at `STEADY_CALLS_PER_SECOND`, and what is needed to count
@@ -86,18 +93,22 @@ class RepeatedFailure:
     def failed(self, permit: Permit) -> None:
         counts = permit.state.all_counts
         served = counts.attempts - counts.refused - counts.failed
+        failing, answered, latest = permit.state.failing, permit.state.counts.answered, permit.state.admitted_order
         # An answer may take longer than the way to the next failure, so all that no later call outran are kept.
-        pending = [order for order in self._pending if order >= permit.state.admitted_order]
-        if len(pending) < len(self._pending):
+        pending = [order for order in self._pending if order >= latest]
+        is_outrun = len(pending) < len(self._pending)
+        if is_outrun:
             if not self.overtaken:
-                permit.state.failing.outran(permit.state.counts.answered)
+                failing.outran(answered)
             self.overtaken += 1
             self._outrun += served - self._served >= STEADY_CALLS_PER_SECOND * (permit.sent_at - self._sent_at)
+        self._telling += is_outrun or failing.is_no_outage(latest, answered, anew=False)
         self._pending = [*pending[1 - MAX_PENDING :], permit.order]
         self._order, self._sent_at, self._served = permit.order, permit.sent_at, served
         self._cost = permit.cost.tokens
         self.is_larger = permit.cost.tokens > LARGER_COST_FACTOR * permit.state.admitted_cost.tokens
         self.tries += 1
+        failing.repeated += self.tries > 1
 
     def paced_until(self, now: float) -> float:
         pacer = self._state.pacer
@@ -115,7 +126,7 @@ class RepeatedFailure:
             return True
         steady = self._outrun >= OVERTAKEN_ATTEMPTS or self.overtaken >= SLOW_KEY_REFUSALS
         seconds = LARGER_SECONDS if self.is_larger else OWN_SECONDS
-        return steady and now - self._began_at >= seconds and self._share(state) ** self.tries < MAX_CHANCE
+        return steady and now - self._began_at >= seconds and self._share(state) ** self._telling < MAX_CHANCE
 
     def given_back(self, state: LimiterState) -> None:
         """Record that the call was given back as the cause of its refusals: one that is larger still never fits."""
@@ -131,8 +142,13 @@ class RepeatedFailure:
         return self.is_larger and now - self._began_at < HOLD_SECONDS and self._cost < state.failing.too_large
 
     def _share(self, state: LimiterState) -> float:
-        """Return the share of failed attempts among those of other calls: recently or ever, whichever is greater."""
-        counts = state.all_counts
-        failed, attempts = counts.refused + counts.failed - self.tries, counts.attempts - self.tries
+        """Return the share of other calls that failed at first: recently or ever, whichever is greater."""
+        attempts, failed = _first_attempts(state)
         lately = (failed - self._failed + 1.0) / (max(0, attempts - self._attempts) + 2.0)
-        return min(1.0, max(lately, (failed + 1.0) / (max(0, attempts) + 2.0)))
+        return min(1.0, max(lately, (failed + 1.0) / (max(0, attempts) + 1.0)))
+
+
+def _first_attempts(state: LimiterState) -> tuple[int, int]:
+    """Return the attempts, and the failed ones, without the repetitions by this process."""
+    counts, failing = state.all_counts, state.failing
+    return counts.attempts - state.counts.resent, counts.refused + counts.failed - failing.repeated
