@@ -16,7 +16,7 @@ that applies:
 A time that the provider names pauses the key. But where a server speaks of its own load while other calls are answered,
 that time binds only the refused call, and the key judges the refusal like one without a time. A refusal of a call
 beyond the learned slots and rate proves nothing new, so no limit is cut. The failure of a call that is its own cause
-(`Outcome.own`) is only counted, unless it names a time for the key.
+(`Outcome.own`) is only counted: others were answered within the time that it names.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     new_wave = permit.epoch >= gates.epoch and not permit.beyond
     if new_wave:
         gates.epoch += 1
-    hint = _checked_hint(gates, outcome.retry_after)
+    hint = None if outcome.own else _checked_hint(gates, outcome.retry_after)
     gate = _explanation(gates, permit, outcome, hint, now, new_wave)
     if new_wave and not gates.hints.in_trial(permit.sent_at):
         gates.pause.repeated(_confirmed(gates, now), bool(hint))
