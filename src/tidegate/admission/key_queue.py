@@ -3,7 +3,8 @@
 Theory of operation. A gate is one limiter of the key that may hold a call back. Only the head of the wait queue waits
 for an instant at which it may be admitted. All other calls wait to be woken, or for a deadline. Every change (`settle`,
 `enqueue`, `dequeue`, a timer) ends in `pump`. It admits from the head as many calls as may go, and returns the waiters
-to wake. The caller wakes them after it has released the key table's lock.
+to wake. The caller wakes them after it has released the key table's lock. A refused call is the head again. Where it
+may be the cause of its refusals, a call that was never sent tests the key in its place.
 
 An executor is an event loop or a thread. Where calls of several executors matter, one call of each looks now and then.
 A permit that is not taken within `UNTAKEN_SECONDS` is taken back, and the calls of its executor are passed over until
@@ -202,6 +203,9 @@ class KeyQueue(KeyPermits):
                     changed_groups.append(group)
                     continue
                 break
+            if not head.is_unsent and admission.tests_again:
+                head = self._next_test(head, now)
+                group = waiting.groups[head.executor]
             # Keep this order: `KeyTable.dequeue` reads `is_queued` first, then `permit`, without the lock.
             waited = now - head.joined_at
             beyond = rejection is not None and rejection.in_force and admission.ready_at(head.cost, now)[0] > now
@@ -232,6 +236,14 @@ class KeyQueue(KeyPermits):
             to_wake += self.ready_callbacks.values()
             self.ready_callbacks.clear()
         return to_wake
+
+    def _next_test(self, head: Waiter, now: float) -> Waiter:
+        """Return the call that tests the key after the head was refused: one that was never sent, where it may go.
+
+        The head's own request may be the cause of its refusals.
+        """
+        other = self.waiting.first_unsent()
+        return other if other is not None and self._ready_at(other, now)[0] <= now else head
 
     def _note_empty(self, now: float) -> None:
         """Record that no gate holds a call, where none waits, or all wait for their executor to run."""

@@ -304,6 +304,10 @@ class ExecutorGroup:
                 yield waiter
                 waiter = waiter.following
 
+    def unsent(self) -> Iterator[Waiter]:
+        """Yield the next call of each priority that was never sent."""
+        return (lane.fresh for lane in self._lanes.values() if lane.fresh is not None)
+
     def earliest(self) -> Waiter | None:
         """Return the call with the first deadline."""
         deadlines = self._deadlines
@@ -429,6 +433,11 @@ class WaitQueue:
         if len(self._order) > 2 * self.active_groups + 64:
             self._order = [entry for entry in self._order if entry[3] is not None]
             heapify(self._order)
+
+    def first_unsent(self) -> Waiter | None:
+        """Return the next call that was never sent, of groups not passed over."""
+        active = (group for group in self.groups.values() if not group.passed_over)
+        return min((each for group in active for each in group.unsent()), key=_order, default=None)
 
     def pass_over(self, group: ExecutorGroup) -> None:
         """Take a group out of the order, until `restore`; its calls keep their places."""

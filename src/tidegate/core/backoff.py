@@ -172,6 +172,11 @@ class Pause:
         self._admitted, self._wave, self._named = admitted, 0, named
 
     @property
+    def is_repeated(self) -> bool:
+        """Return whether the newest wave of refusals came before enough calls were admitted after the last one."""
+        return self._repeats > 0
+
+    @property
     def is_unanswerable(self) -> bool:
         """Return whether calls went when they should, and were refused again and again, or many at once."""
         return self._repeats >= REPEATED_WAVES or self._wave >= WAVE_REFUSALS

@@ -317,6 +317,13 @@ class LimiterState:
         return len(self.permits_in_flight)
 
     @property
+    def tests_again(self) -> bool:
+        """Return whether the next attempt tests the key after a test of it failed."""
+        if self.breaker.state is not CLOSED:
+            return self.breaker.retests
+        return self.resumes and self.pause.is_repeated
+
+    @property
     def all_counts(self) -> KeyCounts:
         """Return the counts of all attempts that take capacity here, those of other processes included."""
         return self.counts
