@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.never_worse import servers
 from conformance.never_worse.judging import HOPELESS_ALLOWANCE_SECONDS, Ended, late
-from conformance.never_worse.servers import bucket, error, one_in_ten, page, slots
+from conformance.never_worse.servers import bucket, early, error, one_in_ten, page, slots
 from conformance.never_worse.stub import Handler, Reply
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -66,6 +66,7 @@ def _limited() -> Handler:
 
 OWN_TESTS = "-m pytest -q -c /dev/null --rootdir . -p no:cacheprovider "
 POISON_429 = error(429, "Rate limit exceeded", "rate_limit_exceeded", "requests")
+HINTED_429 = error(429, "Too many requests, please try later", None, "requests", retry_after="1")
 TOLD_APART_SECONDS = 60.0
 """Seconds after which a 429 for one request is told from a limit, beside calls that are answered."""
 IN_FLIGHT = error(
@@ -282,6 +283,10 @@ ROWS: tuple[Row, ...] = (
         allowance=TOLD_APART_SECONDS,
         settings={"TIDEGATE_MAX_WAIT": f"{TOLD_APART_SECONDS:.0f}"},
         seconds=200.0,
+    ),
+    _row("poison-429-hint", "openai_rows.py threads", lambda: early(HINTED_429, 100), 200, hopeless=True),
+    _row(
+        "poison-503", "openai_rows.py threads", lambda: early(page(503, "Service Unavailable"), 100), 200, hopeless=True
     ),
     _row("poison-429-anthropic", "anthropic_rows.py gather 8", lambda: one_in_ten(LONG_CONTEXT), hopeless=True),
     # While no call of the key is answered, only `max_wait` bounds such a 429.

@@ -10,6 +10,7 @@ import base64
 import json
 import math
 import random
+import re
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -296,6 +297,17 @@ def one_in_ten(reply: Reply, latency: float = 0.1) -> Handler:
     async def handle(request: Request) -> Reply:
         await asyncio.sleep(latency)
         return reply if b"POISON" in request.body else Reply(body=answer_to(request))
+
+    return handle
+
+
+def early(reply: Reply, rows: int) -> Handler:
+    """Act as `one_in_ten` for the first rows, and answer the others: these tell a bad request from a limit."""
+    refuse, accept = one_in_ten(reply), calm()
+
+    async def handle(request: Request) -> Reply | None:
+        found = re.search(rb"POISON q(\d+)", request.body)
+        return await (refuse if found is not None and int(found[1]) < rows else accept)(request)
 
     return handle
 
