@@ -81,6 +81,18 @@ def test_refusals_that_repeat_right_after_the_time_that_they_name_wait_longer_ea
     assert pause.is_unanswerable
 
 
+def test_refusals_of_one_call_wait_at_most_twice_the_time_that_they_name(pause: Pause) -> None:
+    now = 0.0
+    for number in range(12):
+        pause.refused_within(0.1)
+        pause.repeated(0, again=number > 0)
+        until = close(pause, now, 1.0, alone=False)
+        assert until - now <= 2.0
+        now = until
+    pause.repeated(0)
+    assert close(pause, now, 1.0, alone=False) - now <= 2.0
+
+
 def test_refusals_of_calls_in_flight_together_count_as_one() -> None:
     """Each of them takes longer to come, and asks for a second: the first has said when the next call goes."""
     pause, now = Pause(), 0.0

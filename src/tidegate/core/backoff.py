@@ -131,6 +131,7 @@ class Pause:
 
     __slots__ = (
         "_admitted",
+        "_again",
         "_grace_until",
         "_group",
         "_known",
@@ -162,13 +163,17 @@ class Pause:
         self.stated, self.stated_until = 0.0, float("-inf")
         self._admitted, self._repeats, self._wave = -PROGRESS_CALLS, 0, 0
         # Of the repeats, those in a row of waves that name a time; the newest wave named one.
-        self._vain, self._named = 0, False
+        self._vain, self._named, self._again = 0, False, False
 
-    def repeated(self, admitted: int, named: bool = True) -> None:
-        """Record a wave of refusals; only one that `named` a time can repeat the wave right before it."""
+    def repeated(self, admitted: int, named: bool = True, again: bool = False) -> None:
+        """Record a wave of refusals; only one that `named` a time can repeat the wave right before it.
+
+        A call that is refused `again` shows nothing about the key, so its waves make later pauses no longer.
+        """
         few = admitted - self._admitted < PROGRESS_CALLS
         self._repeats = self._repeats + 1 if few else 0
-        self._vain = self._vain + 1 if few and named and self._named else 0
+        self._again = again and few and named and self._named
+        self._vain = self._vain + (not again) if few and named and self._named else 0
         self._admitted, self._wave, self._named = admitted, 0, named
 
     @property
@@ -202,8 +207,10 @@ class Pause:
                 self.stated, self.stated_until = stated, now + stated
             # Calls that were in flight together are refused together: only the first of them shows a repetition.
             least = self.grace * 2.0 ** min(self._vain, 60) if self._vain and new_wave else 0.0
+            if self._again and new_wave:
+                least = min(2.0 * hint, self.grace * 2.0 ** min(self._repeats, 60))
             self._extend(now + min(max(hint, least), MAX_PAUSE_SECONDS))
-            alone = alone or self._vain > 0
+            alone = alone or self._vain > 0 or self._again
         elif new_wave:
             self._extend(now + half_jitter_of(self.refusals, FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, draw))
         if alone and new_wave:

@@ -303,7 +303,8 @@ class _Exchange:
         retry = retry_time(self.policy, permit, outcome, now, self.deadline, self.failures + 1)
         if self.policy.patient and self.policy.replayable and now < self.deadline:
             retry, is_own = self.judge_own(permit, outcome, now, retry)
-            outcome = outcome._replace(own=True) if is_own else outcome
+            again = self.own is not None and self.own.tries > 1
+            outcome = outcome._replace(own=is_own, again=again) if is_own or again else outcome
         self.is_queued = call.settle(permit, outcome, now, retry is RetryTime.AT_ONCE)
         return RetryTime.LATER if retry is RetryTime.AT_ONCE and not self.is_queued else retry
 

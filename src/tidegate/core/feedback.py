@@ -230,7 +230,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     hint = None if outcome.own else _checked_hint(gates, outcome.retry_after)
     gate = _explanation(gates, permit, outcome, hint, now, new_wave)
     if new_wave and not gates.hints.in_trial(permit.sent_at):
-        gates.pause.repeated(_confirmed(gates, now), bool(hint))
+        gates.pause.repeated(_confirmed(gates, now), bool(hint), outcome.again)
     if gate and gates.pause.is_unanswerable and gates.quotas.ready_at(permit.cost, now)[0] <= now:
         # The mirror would let the next call go at once, as it did before.
         gate = ""

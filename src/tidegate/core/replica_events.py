@@ -173,7 +173,7 @@ def _usage(plain: Any) -> Usage:
     return Usage(input_tokens, output_tokens, cached_tokens)
 
 
-PLAIN_OUTCOME = (None, "none", None, (), None, "", None, 0, None, False)
+PLAIN_OUTCOME = (None, "none", None, (), None, "", None, 0, None, False, False)
 PLAIN_READING = (None, None, None, None, None, None, None, 0.001, 1.0, False, None)
 
 
@@ -191,6 +191,7 @@ def _plain_outcome(outcome: Outcome) -> list[Any]:
             # A wrong credential may be that of one process.
             None if outcome.answer is None or outcome.cause is Cause.AUTH else outcome.answer.status,
             outcome.own,
+            outcome.again,
         ),
         PLAIN_OUTCOME,
     )
@@ -207,6 +208,7 @@ def _outcome(
     ignored: int = 0,
     answer: int | None = None,
     own: bool = False,
+    again: bool = False,
 ) -> Outcome:
     return Outcome(
         KINDS[kind],
@@ -219,6 +221,7 @@ def _outcome(
         _whole(ignored),
         None if answer is None else ReplayableRefusal(_whole(answer)),
         own=own is True,
+        again=again is True,
     )
 
 

@@ -297,6 +297,7 @@ class Outcome(NamedTuple):
     that decided. `ignored` counts unusable values (negative, not a number, absurd, too long). `answer` is the refusal
     itself, where other calls of the key may get it too. `error` is the text of a connection error, where no response
     came. With `own`, the failure shows nothing about its key: the call itself is the cause, or its answer had begun.
+    `again` says that its call had failed before.
     """
 
     kind: Kind
@@ -310,6 +311,7 @@ class Outcome(NamedTuple):
     answer: ReplayableRefusal | None = None
     error: str = ""
     own: bool = False
+    again: bool = False
 
 
 class AnsweredBy(NamedTuple):
