@@ -284,7 +284,14 @@ ROWS: tuple[Row, ...] = (
         settings={"TIDEGATE_MAX_WAIT": f"{TOLD_APART_SECONDS:.0f}"},
         seconds=200.0,
     ),
-    _row("poison-429-hint", "openai_rows.py threads", lambda: early(HINTED_429, 100), 200, hopeless=True),
+    _row(
+        "poison-429-hint",
+        "openai_rows.py threads",
+        lambda: early(HINTED_429, 100),
+        200,
+        hopeless=True,
+        allowance=TOLD_APART_SECONDS,
+    ),
     _row(
         "poison-503", "openai_rows.py threads", lambda: early(page(503, "Service Unavailable"), 100), 200, hopeless=True
     ),
