@@ -230,9 +230,9 @@ def test_processes_that_share_a_key_note_the_cause_of_their_own_refusals(
     second_permit = second.try_admit(SHARED)
     assert isinstance(second_permit, Permit)
     second.settle(second_permit, OK)
-    first.settle(permit, Outcome(Kind.OVERLOADED, Cause.OVERLOAD, 20.0, status=529))
+    first.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, 20.0, status=429))
     (cooldown,) = noted(tmp_path / "first", "cooldown")
-    assert (cooldown.before, cooldown.cause) == (20.0, Cause.OVERLOAD)
+    assert (cooldown.before, cooldown.cause) == (20.0, Cause.RATE)
     (members,) = noted(tmp_path / "first", "members")
     assert (members.before, members.after) == (1.0, 2.0)
     (row,) = only(tmp_path / "first").here

@@ -400,7 +400,7 @@ SHARED = (*(name for name in slots_of(AdmissionController) if name not in OWN), 
 KEPT: dict[str, tuple[str, ...]] = {
     "Ceiling": ("_unsent",),
     "Outcome": ("error",),
-    "Permit": ("generation", "loop", "place", "thread", "trace"),
+    "Permit": ("generation", "loop", "place", "seen", "thread", "trace"),
     "QuotaSet": ("_explores",),
     "ReplayableRefusal": ("body", "code", "credential"),
 }

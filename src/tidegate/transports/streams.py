@@ -94,9 +94,10 @@ class StreamWatch:
         if failure is None:
             call.settle_stream(permit, call.answered(permit, self._outcome, self._head + seen))
             return
-        # The provider had admitted the call, and nothing repeats it: to slow the key down protects no call.
-        begun = is_long or providers.has_content(seen)
-        call.settle_stream(permit, failure._replace(own=begun))
+        # The provider had admitted the call, and nothing repeats it: to slow the key down protects no call. A time that
+        # the provider names is one for all calls.
+        own = not failure.retry_after and (is_long or providers.has_content(seen))
+        call.settle_stream(permit, failure._replace(own=own))
 
     @property
     def repeatable_call(self) -> HttpCall | None:
