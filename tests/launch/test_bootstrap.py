@@ -8,9 +8,8 @@ import textwrap
 from pathlib import Path
 
 from tidegate.launch.bootstrap import WATCHED
-from tidegate.transports import bearer
-from tidegate.transports.sdk_hooks import noted
-from tidegate.transports.sdks import SDKS
+from tidegate.transports.framework_timeouts import TIMEOUTS
+from tidegate.transports.sdks import TRANSPORTS
 
 SRC = str(Path(__file__).parents[2] / "src")
 BEGIN = """
@@ -19,15 +18,6 @@ from tidegate.launch.bootstrap import begin
 said = []
 begin(said.append, None)
 """
-
-ERRORS = {
-    name
-    for sdk in SDKS
-    if sdk.hooks is not None
-    for name, put in sdk.hooks._puts.items()
-    if getattr(put, "__qualname__", "").startswith(f"{noted.__name__}.") and name not in WATCHED
-}
-"""Modules in which only notes are put on errors: without a client, which is watched, no error is made."""
 
 
 def python(program: str, cwd: Path) -> str:
@@ -38,29 +28,10 @@ def python(program: str, cwd: Path) -> str:
     ).stdout
 
 
-def test_what_is_watched_is_what_install_waits_for(tmp_path: Path) -> None:
-    hooked = python(
-        """
-        import tidegate, wrapt
-        hooked = []
-        wrapt.register_post_import_hook = lambda hook, name: hooked.append(name)
-        tidegate.install()
-        print(*hooked)
-        """,
-        tmp_path,
-    ).split()
-    # The modules of token sources are parts of packages that are watched.
-    assert set(hooked) - bearer.METHODS.keys() == (WATCHED | ERRORS) - bearer.METHODS.keys()
-    assert {name.partition(".")[0] for name in bearer.METHODS} <= {name.partition(".")[0] for name in WATCHED}
-
-
-def test_module_of_errors_alone_installs_nothing(tmp_path: Path) -> None:
-    assert "botocore.exceptions" in ERRORS
-    program = """
-        import botocore.exceptions
-        print("tidegate.admission.registry" in sys.modules)
-        """
-    assert python(program, tmp_path) == "False\n"
+def test_what_is_watched_is_every_stack_and_every_framework_with_a_timeout() -> None:
+    stacks = {name for transport in TRANSPORTS for name in transport.MODULES}
+    timeouts = {default.module for timeout in TIMEOUTS for default in timeout.defaults}
+    assert stacks | timeouts == WATCHED
 
 
 def test_it_is_put_on_when_something_governed_is_looked_for(tmp_path: Path) -> None:

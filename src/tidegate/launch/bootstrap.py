@@ -36,30 +36,6 @@ STACKS = frozenset(
         "requests",
     }
 )
-SDKS = frozenset(
-    {
-        "anthropic._base_client",
-        "anthropic.lib.aws._client",
-        "anthropic.lib.bedrock._client",
-        "anthropic.lib.bedrock._mantle",
-        "cohere.core.http_client",
-        "google.genai._api_client",
-        "google.genai._gaos.utils.retries",
-        "groq._base_client",
-        "huggingface_hub.inference._client",
-        "huggingface_hub.inference._generated._async_client",
-        "mistralai.azure.client.utils.retries",
-        "mistralai.client.utils.retries",
-        "mistralai.gcp.client.utils.retries",
-        "mistralai.utils.retries",
-        "mistralai_azure.utils.retries",
-        "mistralai_gcp.utils.retries",
-        "openai._base_client",
-        "openai.providers.bedrock",
-        "together._base_client",
-    }
-)
-TELEMETRY = frozenset({"opentelemetry.sdk.metrics", "opentelemetry.sdk.trace"})
 CLOCKS = frozenset(
     {
         "deepeval",
@@ -76,8 +52,8 @@ CLOCKS = frozenset(
 )
 """Modules with timeouts in `transports.framework_timeouts`, repeated: a process without calls never imports it."""
 
-WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
-"""Every module whose import starts an installation."""
+WATCHED = STACKS | CLOCKS
+"""Every module whose import starts an installation. SDKs send through a stack, so they need no entry."""
 
 STATE_DIR = "TIDEGATE_STATE_DIR"
 """Same variable as in `tidegate.launch.environment`, repeated to avoid the import."""
