@@ -83,7 +83,7 @@ def test_failure_to_show_it_is_logged_with_the_key_table_free(monkeypatch: pytes
     def fails() -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(process_status, "ProcessStatus", fails)
+    monkeypatch.setattr(process_status, "own_counters", fails)
     registry = installed()
     said: list[tuple[str, int]] = []
 

@@ -81,15 +81,16 @@ def _show_process(queue: Any) -> Callable[[], object] | None:
     if os.name != "posix":
         return None
     try:
-        from tidegate.launch.process_status import ProcessStatus
+        from tidegate.launch.process_status import own_counters
 
-        shown = ProcessStatus()
-        shown.on_new_queue(queue)
+        counters = own_counters()
+        if counters is not None:
+            counters.track(queue)
+            hooks.on_new_queue = counters.track
     except Exception as error:
         # The call of the program must not fail.
         text = "process not shown in `tidegate status`: %s: %s; it runs on"
         return partial(logger.warning, text, type(error).__name__, error)
-    hooks.on_new_queue = shown.on_new_queue
     return None
 
 

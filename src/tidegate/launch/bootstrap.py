@@ -276,9 +276,6 @@ class KeyRecorder:
         self._run_dir = run_dir
         self._state_dir = state_dir
         self._made: dict[str, Any] = {}
-        # Register before the registries do. At a fork this callback then runs first in the child, and detaches counts
-        # that belong to the parent before a registry clears them.
-        os.register_at_fork(after_in_child=self._forked)
 
     def on_new_queue(self, queue: Any) -> None:
         if self._state_dir:
@@ -296,11 +293,10 @@ class KeyRecorder:
         self._counters().count_host(host)
 
     def _counters(self) -> Any:
-        from tidegate.launch.process_counters import ProcessCounters
+        made = self._made.get("counters")
+        if made is None:
+            from tidegate.launch.process_counters import ProcessCounters
 
-        # Of two threads, both get the object of the first one.
-        return self._made.setdefault("counters", ProcessCounters(self._run_dir or ""))
-
-    def _forked(self) -> None:
-        for counts in self._made.values():
-            counts.forked()
+            # Of two threads, both get the object of the first one.
+            made = self._made.setdefault("counters", ProcessCounters(self._run_dir or ""))
+        return made

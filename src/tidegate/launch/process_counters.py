@@ -14,6 +14,7 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 
+from tidegate.admission import process
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.launch.counter_file import (
     FAILURES,
@@ -39,6 +40,8 @@ class ProcessCounters:
         self._counts: weakref.WeakSet[SharedKeyCounts] = weakref.WeakSet()
         self._files: list[CounterFile] = []
         self.forked()
+        # At a fork the counters leave the rows of the parent before a registry clears its queues.
+        process.call_first(self.forked)
 
     def forked(self) -> None:
         """Leave the files, which are the parent's, and restart the counts at zero."""
