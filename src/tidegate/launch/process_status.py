@@ -6,11 +6,12 @@ import atexit
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from tidegate.admission.redaction import clean_arguments
 from tidegate.launch.process_counters import ProcessCounters
-from tidegate.launch.runs import RunFolder, write_command
+from tidegate.launch.runs import run_folder, write_command
 
 
 def typed(arguments: Sequence[str]) -> Sequence[str]:
@@ -23,14 +24,15 @@ def typed(arguments: Sequence[str]) -> Sequence[str]:
 
 def own_counters() -> ProcessCounters | None:
     """Return counters of this process in a new folder; None where no folder can be created."""
+    folder = ExitStack()
     try:
-        folder = RunFolder()
-        atexit.register(folder.release)
+        path = folder.enter_context(run_folder())
+        atexit.register(folder.close)
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:
             # A worker of multiprocessing ends without `atexit`.
-            multiprocessing.Finalize(None, folder.release, exitpriority=0)
-        write_command(Path(folder.path), shlex.join(clean_arguments(typed(sys.orig_argv))), forks=True)
+            multiprocessing.Finalize(None, folder.close, exitpriority=0)
+        write_command(Path(path), shlex.join(clean_arguments(typed(sys.orig_argv))), forks=True)
     except OSError:
         return None
-    return ProcessCounters(folder.path)
+    return ProcessCounters(path)

@@ -84,35 +84,23 @@ YOUNG_FOLDER_SECONDS = 60.0
 time between creating and locking a folder."""
 
 
-class RunFolder:
-    """Folder of one run, and the lock on it, which this process shares with its forked children.
-
-    The kernel gives the lock back when the last of them has ended, however it ends.
-    """
-
-    def __init__(self) -> None:
-        _sweep(Path(tempfile.gettempdir()), time.time())
-        self.path = tempfile.mkdtemp(prefix=PREFIX)
-        self._descriptor = _opened(self.path)
-        lock(self._descriptor)
-
-    def release(self) -> None:
-        """Give the lock up, and remove the folder where no other process has it; a second call has no effect."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with suppress(OSError):
-                os.close(descriptor)
-                _remove_free(self.path)
-
-
 @contextlib.contextmanager
 def run_folder() -> Iterator[str]:
-    """Create a folder for one run, and remove it at the end; raise OSError where none can be created."""
-    folder = RunFolder()
+    """Create a folder for one run, and remove it at the end; raise OSError where none can be created.
+
+    This process shares the lock of the folder with its forked children. The kernel gives it back when the last of them
+    has ended, however it ends.
+    """
+    _sweep(Path(tempfile.gettempdir()), time.time())
+    path = tempfile.mkdtemp(prefix=PREFIX)
+    descriptor = _opened(path)
+    lock(descriptor)
     try:
-        yield folder.path
+        yield path
     finally:
-        folder.release()
+        with suppress(OSError):
+            os.close(descriptor)
+            _remove_free(path)
 
 
 def _sweep(parent: Path, now: float) -> None:
