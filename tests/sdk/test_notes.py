@@ -18,7 +18,7 @@ import tidegate
 from tests.transports.answering import BODY, Reply, Server
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports.patches import Patches
-from tidegate.transports.sdk_hooks import noted, of_error
+from tidegate.transports.sdk_hooks import noted
 
 WHY = re.compile(r"it waited \d\S* s of max_wait = 5 s; paused: provider asks for 10:00, next try in (2:00|1:\d\d)$")
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -126,5 +126,5 @@ def test_exception_that_takes_no_note_is_raised_as_it_is(registry: RateLimitRegi
 
 def test_hook_of_a_version_without_the_error_does_nothing() -> None:
     patches = Patches()
-    noted("ResponseError", "__init__", of_error)(patches, ModuleType("ollama._types"))
+    noted("ResponseError", "__init__")(patches, ModuleType("ollama._types"))
     assert not patches.on

@@ -39,7 +39,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 from tidegate.core.safe_text import printable
@@ -212,13 +212,11 @@ def patch_openai_bedrock(patches: Patches, module: ModuleType) -> None:
 
 
 def patch_inference(patches: Patches, module: ModuleType) -> None:
-    """Run the calls of huggingface_hub's client in the context of its binding: its HTTP client serves others too."""
-    patches.put(module.InferenceClient, "_inner_post", _bound)
-
-
-def patch_async_inference(patches: Patches, module: ModuleType) -> None:
-    """Do the same for the asynchronous client."""
-    patches.put(module.AsyncInferenceClient, "_inner_post", _async_bound)
+    """Run the calls of a client of huggingface_hub in the context of its binding: its HTTP client serves others too."""
+    if module.__name__.endswith("_async_client"):
+        patches.put(module.AsyncInferenceClient, "_inner_post", _async_bound)
+    else:
+        patches.put(module.InferenceClient, "_inner_post", _bound)
 
 
 def _should_retry(wrapped: Callable[..., bool], _: Any, args: Any, kwargs: Any) -> bool:
@@ -231,10 +229,6 @@ def patch_cohere(patches: Patches, module: ModuleType) -> None:
     patches.put(module, "_should_retry", _should_retry)
 
 
-Source = Callable[[BaseException, tuple[Any, ...]], Any]
-"""Function of an error and of the positional arguments that made it; returns what has the headers."""
-
-
 def add_reason(error: BaseException, source: Any) -> None:
     headers = getattr(source, "headers", None)
     reason = headers.get(REASON) if headers is not None else None
@@ -242,7 +236,7 @@ def add_reason(error: BaseException, source: Any) -> None:
         add_note(error, printable(reason))
 
 
-def noted(owner: str, maker: str, source: Source) -> Callable[[Patches, ModuleType], None]:
+def noted(owner: str, maker: str) -> Callable[[Patches, ModuleType], None]:
     """Return a hook that wraps `owner.maker` (an error's constructor, or a method that returns one), if it exists."""
 
     def make(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
@@ -250,7 +244,7 @@ def noted(owner: str, maker: str, source: Source) -> Callable[[Patches, ModuleTy
         error = instance if made is None else made
         # The SDK's own error must be raised, whatever its fields hold.
         with suppress(Exception):
-            add_reason(error, source(error, args))
+            add_reason(error, _answer(error, args))
         return made
 
     def put(patches: Patches, module: ModuleType) -> None:
@@ -262,28 +256,11 @@ def noted(owner: str, maker: str, source: Source) -> Callable[[Patches, ModuleTy
     return put
 
 
-def of_error(error: BaseException, args: tuple[Any, ...]) -> Any:
-    """Return the response of an error, or the error itself, which holds its headers."""
+def _answer(error: BaseException, args: tuple[Any, ...]) -> Any:
+    """Return what has the headers of the answer: the error's response, the error, what made it, or a handled error."""
     response = getattr(error, "response", None)
-    return error if response is None else response
-
-
-def of_argument(error: BaseException, args: tuple[Any, ...]) -> Any:
-    return args[0] if args else None
-
-
-class Metadata:
-    """The headers in botocore's parsed answer."""
-
-    def __init__(self, parsed: Mapping[str, Any]) -> None:
-        self.headers = parsed["ResponseMetadata"]["HTTPHeaders"]
-
-
-def of_parsed(error: BaseException, args: tuple[Any, ...]) -> Any:
-    return Metadata(error.response)  # type: ignore[attr-defined]
-
-
-def of_handled(error: BaseException, args: tuple[Any, ...]) -> Any:
-    """Return the response of the HTTP client's error that is being handled."""
-    handled = sys.exception()
-    return getattr(handled, "response", None) if type(handled).__name__ == "HTTPStatusError" else None
+    if isinstance(response, Mapping):
+        return SimpleNamespace(headers=response["ResponseMetadata"]["HTTPHeaders"])
+    handled = getattr(sys.exception(), "response", None)
+    found = (each for each in (response, error, *args[:1], handled) if getattr(each, "headers", None) is not None)
+    return next(found, None)

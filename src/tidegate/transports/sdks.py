@@ -31,11 +31,6 @@ from tidegate.transports.patches import Clients
 from tidegate.transports.sdk_hooks import (
     Hooks,
     noted,
-    of_argument,
-    of_error,
-    of_handled,
-    of_parsed,
-    patch_async_inference,
     patch_cohere,
     patch_google_genai,
     patch_inference,
@@ -100,7 +95,7 @@ GOOGLE_GENAI = Sdk(
         {
             "google.genai._api_client": patch_google_genai,
             "google.genai._gaos.utils.retries": patch_speakeasy,
-            "google.genai._gaos.lib.compat_errors": noted("APIStatusError", "__init__", of_error),
+            "google.genai._gaos.lib.compat_errors": noted("APIStatusError", "__init__"),
         }
     ),
     source="google-genai 3.4.0 `client.py`, `_api_client.py` 1357-1374; gaos shares both (`_gaos/google_genai.py` 218)",
@@ -115,8 +110,8 @@ HUGGING_FACE = Sdk(
     hooks=Hooks(
         {
             "huggingface_hub.inference._client": patch_inference,
-            "huggingface_hub.inference._generated._async_client": patch_async_inference,
-            "huggingface_hub.errors": noted("HfHubHTTPError", "__init__", of_error),
+            "huggingface_hub.inference._generated._async_client": patch_inference,
+            "huggingface_hub.errors": noted("HfHubHTTPError", "__init__"),
         }
     ),
     source="huggingface_hub 2.4.0 `inference/_client.py` 245 (`get_session`)",
@@ -131,7 +126,7 @@ COHERE = Sdk(
     hooks=Hooks(
         {
             "cohere.core.http_client": patch_cohere,
-            "cohere.core.api_error": noted("ApiError", "__init__", of_error),
+            "cohere.core.api_error": noted("ApiError", "__init__"),
         }
     ),
     source="cohere 7.3.1 `client.py` 178, 427 (`close`)",
@@ -149,12 +144,12 @@ RETRIES = (
 """Modules of mistralai that hold Speakeasy's loops."""
 
 ERRORS = {
-    "mistralai.client.errors.mistralerror": noted("MistralError", "__init__", of_error),
-    "mistralai.azure.client.errors.mistralazureerror": noted("MistralAzureError", "__init__", of_error),
-    "mistralai.gcp.client.errors.mistralgcperror": noted("MistralGCPError", "__init__", of_error),
-    "mistralai.models.mistralerror": noted("MistralError", "__init__", of_error),
-    "mistralai_azure.models.mistralazureerror": noted("MistralAzureError", "__init__", of_error),
-    "mistralai_gcp.models.mistralgcperror": noted("MistralGcpError", "__init__", of_error),
+    "mistralai.client.errors.mistralerror": noted("MistralError", "__init__"),
+    "mistralai.azure.client.errors.mistralazureerror": noted("MistralAzureError", "__init__"),
+    "mistralai.gcp.client.errors.mistralgcperror": noted("MistralGCPError", "__init__"),
+    "mistralai.models.mistralerror": noted("MistralError", "__init__"),
+    "mistralai_azure.models.mistralazureerror": noted("MistralAzureError", "__init__"),
+    "mistralai_gcp.models.mistralgcperror": noted("MistralGcpError", "__init__"),
 }
 """Hooks of the base classes of mistralai's errors, by module."""
 
@@ -168,7 +163,7 @@ MISTRAL = Sdk(
 )
 
 
-STAINLESS = noted("BaseClient", "_make_status_error_from_response", of_error)
+STAINLESS = noted("BaseClient", "_make_status_error_from_response")
 """Hook for the error of an answer, for `_base_client` of the SDKs that Stainless generates."""
 
 OPENAI = Sdk(
@@ -195,7 +190,7 @@ BOTO3 = Sdk(
     clients=("BedrockRuntime",),
     family="bedrock",
     places=("_endpoint",),
-    hooks=Hooks({"botocore.exceptions": noted("ClientError", "__init__", of_parsed)}),
+    hooks=Hooks({"botocore.exceptions": noted("ClientError", "__init__")}),
     source="botocore 1.44.5 `client.py` (boto3 has no client classes of its own)",
 )
 GROQ = Sdk(
@@ -219,7 +214,7 @@ OLLAMA = Sdk(
     clients=("Client", "AsyncClient"),
     family="ollama",
     places=("_client",),
-    hooks=Hooks({"ollama._types": noted("ResponseError", "__init__", of_handled)}),
+    hooks=Hooks({"ollama._types": noted("ResponseError", "__init__")}),
     source="ollama 0.6.3 `_client.py` 116",
 )
 REPLICATE = Sdk(
@@ -227,7 +222,7 @@ REPLICATE = Sdk(
     clients=("Client",),
     family="replicate",
     places=("_client", "_async_client"),
-    hooks=Hooks({"replicate.exceptions": noted("ReplicateError", "from_response", of_argument)}),
+    hooks=Hooks({"replicate.exceptions": noted("ReplicateError", "from_response")}),
     source="replicate 1.0.7 `client.py` 64, 76 (both are made when they are asked for)",
 )
 
