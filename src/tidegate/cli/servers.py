@@ -93,13 +93,11 @@ def gateway(
         from tidegate.server.access_policy import new_token
         from tidegate.server.app import bind
         from tidegate.server.gateway.proxy import Upstreams
-        from tidegate.server.gateway.server import governed, run
+        from tidegate.server.gateway.server import run
     except ImportError as error:
         raise stop(f"gateway not available: {error.name} is not installed; run: pip install 'tidegate[ui]'") from None
-    from tidegate.admission.registry import RateLimitRegistry
     from tidegate.launch.gateway_process import redirection
     from tidegate.settings import Settings
-    from tidegate.transports.install import install
 
     added = upstream or []
     Upstreams(added)
@@ -109,10 +107,6 @@ def gateway(
     chosen = listener.getsockname()[1]
     root = f"http://127.0.0.1:{chosen}/{token}"
     redirected = redirection(os.environ, root, Path.cwd())
-    urls = [*added, *redirected.upstreams]
-    settings = governed(urls)
-    upstreams = Upstreams(urls, settings.hosts)
-    install(RateLimitRegistry(settings))
 
     def started() -> None:
         if port and chosen != port:
@@ -125,4 +119,4 @@ def gateway(
             typer.echo(f"# {url} by {through(root, url)}")
         typer.echo("gateway ready: paste these lines into a shell, and start programs there; Ctrl-C ends it", err=True)
 
-    run(listener, token, upstreams, started)
+    run(listener, token, [*added, *redirected.upstreams], started)

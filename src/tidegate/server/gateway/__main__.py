@@ -18,15 +18,9 @@ def main() -> None:
     readable, _, _ = select.select([listener.fileno(), STDIN], [], [])
     if STDIN in readable:
         return
-    from tidegate.admission.registry import RateLimitRegistry
-    from tidegate.server.gateway.proxy import Upstreams
-    from tidegate.server.gateway.server import governed, run
-    from tidegate.transports.install import install
+    from tidegate.server.gateway.server import run
 
-    urls = start["upstreams"]
-    settings = governed(urls)
-    install(RateLimitRegistry(settings))
-    run(listener, start["token"], Upstreams(urls, settings.hosts), until=STDIN)
+    run(listener, start["token"], start["upstreams"], until=STDIN)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,17 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import httpx
 import uvicorn
 
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.server.app import CallbackServer, names_of
 from tidegate.server.gateway.proxy import GatewayProxy, Upstreams
 from tidegate.settings import Settings
-from tidegate.transports.install import host_of, named_hosts
+from tidegate.transports.install import host_of, install, named_hosts
 
 logger = logging.getLogger("tidegate")
 
@@ -31,7 +32,7 @@ EXTRA_CERTIFICATES = "NODE_EXTRA_CA_CERTS"
 """Variable with further certificate authorities, which programs of Node trust; so must their gateway."""
 
 
-def governed(urls: Iterable[str]) -> Settings:
+def _governed(urls: Sequence[str]) -> Settings:
     """Return the settings of a gateway that governs all calls to these base URLs, with the families of variables."""
     settings = Settings.from_environment()
     known = named_hosts(settings)
@@ -42,14 +43,17 @@ def governed(urls: Iterable[str]) -> Settings:
 def run(
     listener: socket.socket,
     token: str,
-    upstreams: Upstreams,
+    urls: Sequence[str],
     started: Callable[[], None] = lambda: None,
     until: int | None = None,
 ) -> None:
     """Serve until the process is interrupted, or until the end of the file descriptor `until`.
 
-    tidegate must be installed in this process. `started` is called when the gateway answers.
+    `urls` are base URLs of servers beside the known providers. `started` is called when the gateway answers.
     """
+    settings = _governed(urls)
+    upstreams = Upstreams(urls, settings.hosts)
+    install(RateLimitRegistry(settings))
     # A socket that `tidegate run` hands over has lost its protocol; see `tidegate.server.app.bind`.
     listener = socket.socket(listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach())
     _allow_more_files()
