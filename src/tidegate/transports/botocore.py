@@ -15,14 +15,12 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from functools import lru_cache
 from types import ModuleType
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 import wrapt
 
@@ -32,7 +30,7 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.transports import httpx
-from tidegate.transports.call import MAX_CHECKED_BYTES, UNREAL, HttpCall, success_outcome
+from tidegate.transports.call import MAX_CHECKED_BYTES, UNREAL, HttpCall, raw_pairs, split_url, success_outcome
 from tidegate.transports.governance import binding_of
 from tidegate.transports.own_answers import ERROR_TYPE, TOO_MANY_REQUESTS_STATUS
 from tidegate.transports.patches import Clients, made_up, unreadable
@@ -184,9 +182,6 @@ class BotocoreCall(HttpCall):
         (_, parsed), _ = response
         parsed["ResponseMetadata"]["HTTPHeaders"].update(headers)
 
-    def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        return _pairs(response.headers)
-
     def is_from_provider(self, response: Any) -> bool:
         """Return whether a response came over a connection: moto and others answer with a body in memory."""
         return not made_up(response)
@@ -283,7 +278,7 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
         request = args[0]
         if request.method != "POST" or not hasattr(request, SOURCE_REQUEST):
             return None
-        url = _split(request.url)
+        url = split_url(request.url)
         host = url.hostname or ""
         # The service determines the protocol, so every address is governed: a VPC's endpoint, a gateway.
         provider = providers.adopt(host, url.path, FAMILY)
@@ -292,7 +287,7 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
         body = request.body
         whole = bytes(body) if isinstance(body, bytes | bytearray) else None
         replayable = body is None or whole is not None or _seekable(body)
-        headers = [pair for pair in _pairs(request.headers) if pair[0].lower() in CREDENTIALS]
+        headers = [pair for pair in raw_pairs(request.headers) if pair[0].lower() in CREDENTIALS]
         route = RequestRoute(provider, url.scheme, host, url.port, url.path)
         outgoing = OutgoingRequest(route, headers, whole, replayable)
         call = BotocoreCall(binding, outgoing, wrapped, args, {}, request.stream_output)
@@ -340,11 +335,6 @@ class Endpoints(Clients):
 TRANSPORT = Endpoints(tuple(PATCHES), ("Endpoint",), put)
 
 
-@lru_cache(maxsize=1024)
-def _split(url: str) -> SplitResult:
-    return urlsplit(url)
-
-
 def _streaming(parsed: dict[str, Any]) -> Any:
     return next((member for member in parsed.values() if hasattr(member, "_raw_stream")), None)
 
@@ -388,11 +378,3 @@ def _prolong(retries: dict[str, Any], seconds: float) -> None:
 def _seekable(body: Any) -> bool:
     seekable = getattr(body, "seekable", None)
     return seekable is not None and bool(seekable())
-
-
-def _pairs(headers: Any) -> list[tuple[bytes, bytes]]:
-    return [(_raw(name), _raw(value)) for name, value in headers.items()]
-
-
-def _raw(text: object) -> bytes:
-    return text if isinstance(text, bytes) else str(text).encode("latin-1", "replace")

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from tidegate import providers
 from tidegate.admission import audit, redaction
@@ -324,9 +325,9 @@ class HttpCall(GovernedCall, ABC):
         body = getattr(response, "_content", None)
         return self.outcome(permit, response.status_code, response, body if isinstance(body, bytes) else b"")
 
-    @abstractmethod
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
         """Return the raw headers of a stack's response, in any case."""
+        return raw_pairs(response.headers)
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
         return providers.judge(self.provider, status, headers, body, datetime.now(UTC))
@@ -498,6 +499,15 @@ def _unsent() -> Flow:
 
 def _raw(given: object) -> bytes:
     return given if isinstance(given, bytes) else str(given).encode("latin-1", "replace")
+
+
+def raw_pairs(headers: Any) -> list[tuple[bytes, bytes]]:
+    return [(_raw(name), _raw(value)) for name, value in headers.items()]
+
+
+@lru_cache(maxsize=1024)
+def split_url(url: str) -> SplitResult:
+    return urlsplit(url)
 
 
 def _text(given: object) -> str:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import inspect
 import io
 import json
-from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from types import ModuleType
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
 from tidegate.admission.context import AttemptScope
@@ -24,7 +23,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome
 from tidegate.providers.classification import connection_failure
 from tidegate.transports import gateway_url, sigv4
-from tidegate.transports.call import UNREAL, HttpCall, success_outcome
+from tidegate.transports.call import UNREAL, HttpCall, raw_pairs, split_url, success_outcome
 from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
 from tidegate.transports.own_answers import TOO_MANY_REQUESTS_STATUS
 from tidegate.transports.patches import Clients, made_up, unreadable
@@ -68,9 +67,6 @@ class RequestsCall(HttpCall):
             return AttemptResult(outcome, response=response)
         response.raw = WatchedRaw(response.raw, StreamWatch(self, permit, outcome))
         return AttemptResult(outcome, response=response, streaming=True)
-
-    def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
         """Return the outcome of an exception; even those for wrong URLs derive from OSError in requests."""
@@ -130,7 +126,7 @@ class RequestsModule:
                 return None
             if request is None or request.method != "POST":
                 return None
-            url = _split(request.url)
+            url = split_url(request.url)
             host = url.hostname or ""
             provider = provider_of(binding, host, url.path) or provider_elsewhere(
                 binding, host, url.path, lambda: _lower(request.headers), lambda: self._networked(session, request.url)
@@ -141,7 +137,7 @@ class RequestsModule:
             body = body.encode() if isinstance(body, str) else body
             whole = body if isinstance(body, bytes) else None
             replayable = body is None or whole is not None
-            headers, account = _pairs(request.headers), self._account(session, request)
+            headers, account = raw_pairs(request.headers), self._account(session, request)
             if getattr(session, "credentials", None) is not None:
                 # A session of google-auth: its token changes every hour, its credentials stay.
                 headers = [pair for pair in headers if pair[0].lower() != b"authorization"]
@@ -196,28 +192,15 @@ def put(module: ModuleType) -> None:
 TRANSPORT = Clients(("requests",), ("Session",), put)
 
 
-@lru_cache(maxsize=1024)
-def _split(url: str) -> SplitResult:
-    return urlsplit(url)
-
-
-def _pairs(headers: Any) -> list[tuple[bytes, bytes]]:
-    return [(_raw(name), _raw(value)) for name, value in headers.items()]
-
-
 def _is_own(method: Any) -> bool:
     module: str = inspect.unwrap(method).__module__
     return module.partition(".")[0] == "requests"
 
 
 def _target(response: Any) -> tuple[str, str, list[tuple[bytes, bytes]]]:
-    url = _split(response.request.url)
+    url = split_url(response.request.url)
     return url.hostname or "", url.path, _lower(response.request.headers)
 
 
 def _lower(headers: Any) -> list[tuple[bytes, bytes]]:
-    return [(name.lower(), value) for name, value in _pairs(headers)]
-
-
-def _raw(text: object) -> bytes:
-    return text if isinstance(text, bytes) else str(text).encode("latin-1", "replace")
+    return [(name.lower(), value) for name, value in raw_pairs(headers)]
