@@ -22,6 +22,7 @@ from tidegate.core.values import QuotaReading, ResetInstant, Unit
 from tidegate.providers import _values
 from tidegate.providers._schema import CODE, LIMIT, REMAINING, RESET, WAIT, HeaderRow
 from tidegate.providers._values import window_name
+from tidegate.providers.refusal_limits import window_of
 
 _MAX_FIELD = 1024
 """Bytes of an IETF field above which it is ignored. Chosen: longer than any field of `_MAX_MEMBERS` usual policies."""
@@ -271,20 +272,11 @@ _UNCOUNTED = frozenset({"cost", "credits", "usd", "bytes", "characters", "second
 _MEASURED: dict[str, Unit] = {"audio-seconds": "audio_seconds", "input-characters": "input_characters"}
 """Units of sizes that are counted (captures mistral-200-audio and mistral-200-tts, which gateways pass on)."""
 
-_WINDOWS = {
-    **dict.fromkeys(("second", "sec"), 1.0),
-    **dict.fromkeys(("minute", "min"), 60.0),
-    **dict.fromkeys(("hour", "hourly"), 3600.0),
-    **dict.fromkeys(("day", "daily"), 86400.0),
-    **dict.fromkeys(("week", "weekly"), 604800.0),
-    **dict.fromkeys(("month", "monthly"), 2592000.0),
-}
+_WINDOW = re.compile(r"second|sec|minute|min|hour(?:ly)?|day|daily|week(?:ly)?|month(?:ly)?")
 
 _SPAN = re.compile(r"([1-9][0-9]{0,6})(s|m|h|d|w|second|minute|hour|day)?")
 _TENS = re.compile(r"[1-9][0-9]{1,2}")
 """Number before a window's word (`10-second`). A smaller one is a model's (`gpt-4-minute`)."""
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-
 
 _PLAIN = re.compile(r"[0-9]{0,6}[A-Za-z]?[a-z]{0,10}(?:[ ._-][0-9]{0,6}[A-Za-z]?[a-z]{0,10}){0,7}")
 """Names that are words and counts (`100-in-15min`). A credential is no such text: it has longer or mixed words."""
@@ -337,10 +329,10 @@ def place_of(header: str) -> NamedPlace | None:
 def _window(words: list[str]) -> float | None:
     """Return the window among the words in seconds: `minute`, `10-second`, `5h`, or minutes as seconds (`300`)."""
     for number, word in enumerate(words):
-        if word in _WINDOWS:
+        if _WINDOW.fullmatch(word):
             before = words[number - 1]
-            return _WINDOWS[word] * (float(before) if _TENS.fullmatch(before) else 1.0)
+            return window_of(before if _TENS.fullmatch(before) else None, word)
         span = _SPAN.fullmatch(word)
         if span is not None and (span[2] or int(span[1]) % 60 == 0):
-            return float(span[1]) * _SECONDS[(span[2] or "s")[0]]
+            return window_of(span[1], span[2] or "s")
     return None
