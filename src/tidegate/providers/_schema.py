@@ -188,6 +188,19 @@ _RFC = "https://www.rfc-editor.org/rfc/rfc9110#section-15 read 2026-11-21"
 
 COMMON_ERRORS = (
     ErrorRow(
+        name="slope",
+        cause=Cause.SLOPE,
+        source="capture openrouter-alibaba-burst; provider-facts.md section 5 (acceleration limits)",
+        status=frozenset({429, 503}),
+        text=("request rate increased too quickly", "acceleration limit", "acceleration limits"),
+    ),
+    ErrorRow(
+        name="slope_code",
+        cause=Cause.SLOPE,
+        source="capture modelscope-200-error; provider-facts.md section 9",
+        codes=frozenset({"limit_burst_rate", "throttling.burstrate", "requestbursttoofast"}),
+    ),
+    ErrorRow(
         name="never_fits",
         cause=Cause.NEVER_FITS,
         source="captures groq-429-never-fits, groq-413-tpm; provider-facts.md rule 6",

@@ -103,14 +103,6 @@ ERRORS = (
         without=(_STATUS,),
     ),
     ErrorRow(
-        name="acceleration",
-        cause=Cause.SLOPE,
-        source=f"{_LIMITS}: acceleration limits on sharp increases",
-        status=_429,
-        codes=_RATE,
-        text=("acceleration limit", "acceleration limits"),
-    ),
-    ErrorRow(
         name="overloaded_error",
         cause=Cause.OVERLOAD,
         source="capture anthropic-529; also in a stream, after 200",

@@ -87,19 +87,6 @@ ERRORS = (
         text=("concurrent requests", "userconcurrentrequests", "concurrency limit"),
     ),
     ErrorRow(
-        name="slope",
-        cause=Cause.SLOPE,
-        source="capture openrouter-alibaba-burst",
-        status=_429_503,
-        text=("request rate increased too quickly", "acceleration limit"),
-    ),
-    ErrorRow(
-        name="slope_code",
-        cause=Cause.SLOPE,
-        source="capture modelscope-200-error; provider-facts.md section 9",
-        codes=frozenset({"limit_burst_rate", "throttling.burstrate"}),
-    ),
-    ErrorRow(
         name="queue_code",
         cause=Cause.OTHERS_CAPACITY,
         source="capture cerebras-429-queue; provider-facts.md section 12 (3505)",

@@ -263,19 +263,6 @@ DASHSCOPE = Provider(
     charging=as_produced(f"{_QWEN_DOCS}: TPM of input and output; no answer says when they are charged"),
     errors=(
         ErrorRow(
-            name="slope_code",
-            cause=Cause.SLOPE,
-            source=f"{_QWEN_DOCS}; capture modelscope-200-error",
-            codes=frozenset({"throttling.burstrate", "limit_burst_rate"}),
-        ),
-        ErrorRow(
-            name="slope",
-            cause=Cause.SLOPE,
-            source=f"{_QWEN_DOCS}; capture openrouter-alibaba-burst (the words)",
-            status=_429,
-            text=("request rate increased too quickly",),
-        ),
-        ErrorRow(
             name="rate_code",
             cause=Cause.RATE,
             source=f"{_QWEN_DOCS}; capture dashscope-429-rate; provider-facts.md section 9 (insufficient_quota)",
@@ -400,7 +387,6 @@ VOLCENGINE = hosted(
     errors=(
         _ark("per_day", Cause.DAY, "RateLimitExceeded.FoundationModelTPDExceeded"),
         _ark("concurrency", Cause.CONCURRENCY, "InflightBatchsizeExceeded"),
-        _ark("slope", Cause.SLOPE, "RequestBurstTooFast"),
         _ark("overloaded", Cause.OTHERS_CAPACITY, "ServerOverloaded"),
     ),
 )
