@@ -217,8 +217,8 @@ class KeyRow(NamedTuple):
     The concurrency limit is known from `slots_origin` (a place in `SOURCES`) since `slots_known_at` (0:
     nothing has confirmed it), the pace likewise. `ring` is a copy of the ring of changes.
 
-    The key is in use since `began_at` (0: not yet). From `held_slots` on, in the order of `BINDING`, there are the
-    seconds for which each gate held the first waiting call.
+    The key is in use since `began_at` (0: not yet). `gates` are the seconds for which each gate held the first waiting
+    call, in the order of `BINDING`.
     """
 
     key: str
@@ -241,12 +241,7 @@ class KeyRow(NamedTuple):
     pace_known_at: float = 0.0
     paced_until: float = 0.0
     began_at: float = 0.0
-    held_slots: float = 0.0
-    held_pace: float = 0.0
-    held_pause: float = 0.0
-    held_breaker: float = 0.0
-    held_day: float = 0.0
-    held_rejected: float = 0.0
+    gates: tuple[float, ...] = (0.0,) * len(BINDING)
     cause: str = ""
     ring: bytes = b""
 
@@ -265,15 +260,7 @@ class KeyRow(NamedTuple):
     @property
     def held(self) -> dict[str, float]:
         """Return the seconds for which each gate held the first waiting call, by gate."""
-        gates = (
-            self.held_slots,
-            self.held_pace,
-            self.held_pause,
-            self.held_breaker,
-            self.held_day,
-            self.held_rejected,
-        )
-        seconds = dict(zip(BINDING, gates, strict=True)) | {QUOTA + quota.name: quota.held for quota in self.quotas}
+        seconds = dict(zip(BINDING, self.gates, strict=True)) | {QUOTA + each.name: each.held for each in self.quotas}
         return {gate: held for gate, held in seconds.items() if held > 0.0}
 
     @property
@@ -282,19 +269,21 @@ class KeyRow(NamedTuple):
         return read_changes(self.ring)
 
 
-DOUBLES = tuple(name for name in KeyRow._fields if name not in ("key", "counts", "quotas", "cause", "ring"))
-"""Doubles of a key in a row."""
+DOUBLES = tuple(name for name in KeyRow._fields if name not in ("key", "counts", "quotas", "gates", "cause", "ring"))
+"""Doubles of a key in a row. Those of `gates` follow them."""
 
 QUOTA_DOUBLES = QuotaRow._fields[1:]
 """Doubles of a quota in a row."""
 
 PLACES = {name: place for place, name in enumerate(INTEGERS)}
 DOUBLE_PLACES = {name: place for place, name in enumerate(DOUBLES)}
+GATES_PLACE = len(DOUBLES)
+QUOTAS_PLACE = GATES_PLACE + len(BINDING)
 QUOTA_PLACES = {name: place for place, name in enumerate(QUOTA_DOUBLES)}
 """Indexes of the numbers of a row, and of a quota's within its part."""
 
 DOUBLES_AT = 8 * len(INTEGERS)
-KEY_AT = DOUBLES_AT + 8 * (len(DOUBLES) + len(QUOTA_DOUBLES) * KEPT_QUOTAS)
+KEY_AT = DOUBLES_AT + 8 * (QUOTAS_PLACE + len(QUOTA_DOUBLES) * KEPT_QUOTAS)
 NAMES_AT = KEY_AT + KEY_BYTES
 CAUSE_AT = NAMES_AT + KEPT_QUOTAS * NAME_BYTES
 RING_AT = CAUSE_AT + CAUSE_BYTES
@@ -319,7 +308,7 @@ def ring(row: memoryview) -> memoryview[float]:
 
 def quota_at(number: int) -> int:
     """Return the index of the first double of a quota."""
-    return len(DOUBLES) + len(QUOTA_DOUBLES) * number
+    return QUOTAS_PLACE + len(QUOTA_DOUBLES) * number
 
 
 def name_key(row: memoryview, key: str) -> None:
@@ -356,8 +345,9 @@ def read(row: memoryview) -> KeyRow | None:
             quotas.append(quota)
     counts = {name: numbers[place] for name, place in PLACES.items()}
     facts = {name: seconds[place] for name, place in DOUBLE_PLACES.items()}
-    cause = printable(_text(row, CAUSE_AT, CAUSE_BYTES))
-    known = KeyRow(key, counts, quotas=tuple(quotas), cause=cause, ring=bytes(row[RING_AT:ROW_BYTES]), **facts)
+    cause, gates = printable(_text(row, CAUSE_AT, CAUSE_BYTES)), tuple(seconds[GATES_PLACE:QUOTAS_PLACE])
+    copied = bytes(row[RING_AT:ROW_BYTES])
+    known = KeyRow(key, counts, quotas=tuple(quotas), gates=gates, cause=cause, ring=copied, **facts)
     if known.in_flight > MOST_IN_FLIGHT:
         raise UnreadableFile(f"it has {known.in_flight} attempts in flight")
     return known

@@ -31,6 +31,7 @@ from tidegate.launch.counter_row import (
     CAUSE_CODES,
     CONTINUOUS,
     DOUBLE_PLACES,
+    GATES_PLACE,
     KEPT_QUOTAS,
     PLACES,
     QUOTA_PLACES,
@@ -80,14 +81,14 @@ _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARR
 (
     CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL,
     LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
-    PACED_UNTIL, BEGAN_AT, HELD, *_,
+    PACED_UNTIL, BEGAN_AT,
 ) = DOUBLE_PLACES.values()  # fmt: skip
 _TOKENS_AT = PLACES[TOKENS[0]]
 """Index of the first total of the tokens, which are the last integers of a row."""
 
 _LEVEL, _ORIGIN, _MARGIN, _HELD = (QUOTA_PLACES[name] for name in ("level", "origin", "margin", "held"))
 
-HELD_PLACES = {gate: HELD + place for place, gate in enumerate(BINDING)}
+HELD_PLACES = {gate: place for place, gate in enumerate(BINDING, GATES_PLACE)}
 """Indexes of the seconds for which each gate other than a quota held calls."""
 
 
