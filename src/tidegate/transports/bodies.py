@@ -97,12 +97,11 @@ class SyncErrorStream(ErrorStream):
                     return
             body.ended = True
             self.close()
-        except Exception as error:
+        except BaseException as error:
+            self.cut()
+            if not isinstance(error, Exception):
+                raise
             body.error = error
-            self.cut()
-        except BaseException:
-            self.cut()
-            raise
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self.body.replay()
@@ -151,14 +150,12 @@ class AsyncErrorStream(ErrorStream):
                     return
             body.ended = True
             await self._close()
-        except Exception as error:
+        except BaseException as error:
+            with suppress(Exception):
+                await self._close()
+            if not isinstance(error, Exception):
+                raise
             body.error = error
-            with suppress(Exception):
-                await self._close()
-        except BaseException:
-            with suppress(Exception):
-                await self._close()
-            raise
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._reading is not None:
@@ -198,14 +195,11 @@ class AsyncErrorStream(ErrorStream):
 
 def decoded(pieces: Iterable[bytes]) -> bytes:
     """Join decompressed pieces, up to `MAX_ERROR_BYTES` or to the first piece that cannot be decompressed."""
-    parts, size = [], 0
-    try:
+    body = bytearray()
+    # The caller's own reading raises the exception; the status and the headers are known.
+    with suppress(Exception):
         for piece in pieces:
-            parts.append(piece)
-            size += len(piece)
-            if size >= MAX_ERROR_BYTES:
+            body += piece
+            if len(body) >= MAX_ERROR_BYTES:
                 break
-    except Exception:
-        # The caller's own reading raises it; the status and the headers are known.
-        return b"".join(parts)
-    return b"".join(parts)
+    return bytes(body)

@@ -74,7 +74,8 @@ class StreamWatch:
         if self.decode is not None:
             if len(seen) <= MAX_ENCODED_BYTES:
                 return
-            self.decode = _nothing
+            # A part of a compressed body stands for nothing.
+            self.decode = lambda encoded: b""
         if not self._head:
             self._head = bytes(seen[:KEPT_BYTES])
         del seen[:-KEPT_BYTES]
@@ -145,11 +146,6 @@ def ends_of(pieces: Iterable[bytes]) -> bytes:
             if size > MAX_DECODED_BYTES:
                 break
     return head + bytes(tail)
-
-
-def _nothing(encoded: bytes) -> bytes:
-    """Return nothing: a part of a compressed body stands for nothing."""
-    return b""
 
 
 class WatchedRaw(wrapt.ObjectProxy[Any]):
