@@ -22,7 +22,6 @@ def quota(
     unit: Unit,
     source: str,
     *,
-    name: str = "",
     window: float | None = None,
     refill: Refill = "continuous",
     bare: Bare = "fit",
@@ -31,7 +30,7 @@ def quota(
     """Return the quota in the headers `x-ratelimit-{limit,remaining,reset}-<suffix>`, or in some of them (`parts`)."""
     limit, remaining, reset = ((f"x-ratelimit-{part}-{suffix}",) if part in parts else () for part in PARTS)
     return HeaderRow(
-        name=name or suffix,
+        name=suffix,
         unit=unit,
         source=source,
         limit=limit,

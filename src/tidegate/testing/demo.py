@@ -22,6 +22,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.snapshot import KeySnapshot
 from tidegate.errors import ConfigurationError
 from tidegate.testing import Call, Counts, Distribution, Limit, Scenario, SimulatorProcess, ideal_makespan
+from tidegate.testing.formats.base import tokens_in
 
 MAX_TOKENS = 32
 """Bound on the output of each call, in tokens. Chosen: above the shipped answers, which are a few words."""
@@ -99,12 +100,7 @@ def _playing(scenario: Scenario, rows: Sequence[Row], seed: int) -> Scenario:
 
 
 def _call(row: Row) -> Call:
-    return Call(_tokens(row.question), _tokens(row.answer), MAX_TOKENS)
-
-
-def _tokens(text: str) -> int:
-    # The simulator counts the tokens of a text in the same way (`tidegate.testing.formats.base.tokens_in`).
-    return max(1, -(-len(text) // 4))
+    return Call(tokens_in(len(row.question)), tokens_in(len(row.answer)), MAX_TOKENS)
 
 
 Phase = Literal["plain", "wrapped"]

@@ -250,12 +250,7 @@ def _reset_after(level: Level, resets: Resets) -> float:
 
 def azure_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
     """Return `x-ratelimit-{limit,remaining}-*`, as of 2025: no time."""
-    rows: Headers = []
-    for unit, level in _by_unit(levels).items():
-        if unit in ("requests", "tokens"):
-            rows.append((f"x-ratelimit-limit-{unit}", f"{level.limit:.0f}"))
-            rows.append((f"x-ratelimit-remaining-{unit}", str(floor_of(level))))
-    return rows
+    return [(name, value) for name, value in openai_headers(levels, wall) if "-reset-" not in name]
 
 
 def azure_renewal_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
