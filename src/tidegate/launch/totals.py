@@ -61,10 +61,6 @@ class QuotaTotal:
         if until >= self.until:
             self.until, self.limit, self.window = until, row.limit, row.window
 
-    @classmethod
-    def of(cls, row: QuotaRow, until: float) -> QuotaTotal:
-        return cls(row.name, row.limit, row.window, row.used, row.since, row.stood, until)
-
 
 class KeyTotal:
     """One key over all processes; `in_flight`, `waiting` and `slots` count only processes that still run.
@@ -217,7 +213,7 @@ class KeyTotal:
         for quota in row.quotas:
             total = self.quotas.get(quota.name)
             if total is None:
-                self.quotas[quota.name] = QuotaTotal.of(quota, row.changed_at)
+                self.quotas[quota.name] = QuotaTotal(*quota[:6], row.changed_at)
             else:
                 total.add(quota, row.changed_at, self.most_members > 1)
         if running:

@@ -73,7 +73,7 @@ def binding_of(client: Any) -> Binding | None:
     """
     binding = getattr(client, BINDING, None)
     if binding is None:
-        binding = context_binding() or Installation.binding
+        binding = _carried.get() or Installation.binding
     if binding is None or binding.registry.disabled:
         return None
     scope = current_scope()
@@ -196,10 +196,6 @@ def is_private_name(host: str) -> bool:
 
 
 _carried: ContextVar[Binding | None] = ContextVar("tidegate_mark", default=None)
-
-
-def context_binding() -> Binding | None:
-    return _carried.get()
 
 
 @contextmanager
