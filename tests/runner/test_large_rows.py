@@ -100,7 +100,8 @@ def test_weight_of_a_cycle_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "MAX_QUEUE_BYTES", 1000)
-    queue = WorkQueue(1, high=100, ageing=8, retry_slots=1)
+    monkeypatch.setattr(queues, "PAGE_ITEMS", 100)
+    queue = WorkQueue(1)
     items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
     queue.add(items[:1])
     assert (queue.room(0), queue.runs_low(0)) == (99, False)
@@ -117,7 +118,8 @@ def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> 
 def test_large_items_that_wait_for_a_retry_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold their rows for as long as their back-off lasts."""
     monkeypatch.setattr(queues, "MAX_QUEUE_BYTES", 1000)
-    queue = WorkQueue(1, high=100, ageing=8, retry_slots=1)
+    monkeypatch.setattr(queues, "PAGE_ITEMS", 100)
+    queue = WorkQueue(1)
     items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
     for item in items:
         item.attempts = 1
@@ -127,7 +129,7 @@ def test_large_items_that_wait_for_a_retry_leave_no_room(monkeypatch: pytest.Mon
         queue.retry(item)
     assert (queue.room(0), queue.runs_low(0)) == (0, False)
     assert queue.take(None) is items[0]
-    assert (queue.room(0), queue.runs_low(0)) == (100, False)
+    assert (queue.room(0), queue.runs_low(0)) == (99, False)
     queue.delay(items[0], Mock())
     queue.remove([items[1]])
     assert (queue.room(0), queue.runs_low(0)) == (100, False)

@@ -1,10 +1,13 @@
-"""What one experiment does next: ranks, ageing, shares, heads of queues."""
+"""What one experiment does next: ranks, ageing, heads of queues."""
 
 from __future__ import annotations
 
 from unittest.mock import Mock
 
-from tidegate.experiments.engine.queues import TASK, Item, Place, WorkQueue
+import pytest
+
+from tidegate.experiments.engine import queues
+from tidegate.experiments.engine.queues import AGEING_TURNS, TASK, Item, Place, WorkQueue
 
 JUDGE = 1
 
@@ -15,8 +18,8 @@ def item(stage: int, ordinal: int, attempts: int = 0) -> Item:
     return made
 
 
-def work_queue(*gates: str, ageing: int = 8, retry_slots: int = 2) -> WorkQueue:
-    made = WorkQueue(len(gates), high=10, ageing=ageing, retry_slots=retry_slots)
+def work_queue(*gates: str) -> WorkQueue:
+    made = WorkQueue(len(gates))
     for stage, gate in enumerate(gates):
         made.set_gate(stage, gate)
     return made
@@ -42,24 +45,22 @@ def test_evaluations_go_before_ready_retries_and_those_before_tasks() -> None:
 
 
 def test_tasks_that_were_passed_over_often_enough_go_next() -> None:
-    work = work_queue("key", "key", ageing=3)
+    work = work_queue("key", "key")
     work.add([item(TASK, ordinal) for ordinal in range(3)])
-    work.add([item(JUDGE, ordinal) for ordinal in range(10, 19)])
-    stages = [stage for stage, _ in order(work, "key", 8)]
-    assert stages == [JUDGE, JUDGE, JUDGE, TASK, JUDGE, JUDGE, JUDGE, TASK]
+    work.add([item(JUDGE, ordinal) for ordinal in range(10, 39)])
+    stages = [stage for stage, _ in order(work, "key", 18)]
+    assert stages == ([JUDGE] * AGEING_TURNS + [TASK]) * 2
 
 
-def test_retries_with_their_share_of_the_slots_go_after_tasks_and_never_leave_a_slot_empty() -> None:
-    work = work_queue("key", ageing=100)
-    work.add([item(TASK, 1)])
-    for ordinal in (5, 6, 7, 8):
-        retry(work, ordinal)
-    assert order(work, "key", 5) == [(TASK, 5), (TASK, 6), (TASK, 1), (TASK, 7), (TASK, 8)]
-    work.add([item(TASK, 2)])
-    for _ in range(3):
-        work.on_job_done(retried=True)
-    retry(work, 9)
-    assert order(work, "key", 2) == [(TASK, 9), (TASK, 2)]
+def test_an_item_that_is_put_back_goes_next() -> None:
+    work = work_queue("key")
+    work.add([item(TASK, 1), item(TASK, 2)])
+    retry(work, 3)
+    taken = work.take("key"), work.take("key")
+    for each in taken:
+        assert each is not None
+        work.put_back(each)
+    assert order(work, "key", 3) == [(TASK, 1), (TASK, 3), (TASK, 2)]
 
 
 def test_stages_behind_different_gates_do_not_hold_each_other_up() -> None:
@@ -72,10 +73,10 @@ def test_stages_behind_different_gates_do_not_hold_each_other_up() -> None:
 
 
 def test_a_gate_that_is_passed_over_becomes_urgent() -> None:
-    work = work_queue("tasks", "judge", ageing=3)
+    work = work_queue("tasks", "judge")
     work.add([item(TASK, 1)])
-    work.add([item(JUDGE, ordinal) for ordinal in range(9)])
-    order(work, "judge", 3)
+    work.add([item(JUDGE, ordinal) for ordinal in range(2 * AGEING_TURNS)])
+    order(work, "judge", AGEING_TURNS)
     assert work.rank("tasks") < work.rank("judge")
 
 
@@ -85,7 +86,8 @@ def test_evaluators_of_one_gate_take_turns() -> None:
     assert [stage for stage, _ in order(work, "judge", 6)] == [1, 2, 1, 2, 1, 2]
 
 
-def test_the_water_marks_say_when_a_page_is_wanted_and_how_much_fits() -> None:
+def test_the_water_marks_say_when_a_page_is_wanted_and_how_much_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "PAGE_ITEMS", 10)
     work = work_queue("key")
     assert (work.runs_low(TASK), work.room(TASK)) == (True, 10)
     work.add([item(TASK, ordinal) for ordinal in range(10)])

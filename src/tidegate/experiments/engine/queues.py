@@ -1,11 +1,10 @@
 """Items, the queues of one run, and the fair choice between experiments.
 
-A run has a queue of new items and a queue of ready retries for each stage (tasks, each evaluator). A stage waits behind
-a *gate*: the key that its function asks first, or a placeholder of the stage while that key is unknown. Evaluations go
-before retries, and retries before new tasks. A queue that was passed over `AGEING_TURNS` times goes first. Retries that
-already use their share of the slots go last, so a cluster of failing items cannot stop progress. An item refused for
-lack of capacity returns to the head of its queue. Retries that are not ready wait for a timer each. Items are read from
-the store in pages, between a low and a high mark.
+A run has a queue for each stage (tasks, each evaluator), in which ready retries go before new items. A stage waits
+behind a *gate*: the key that its function asks first, or a placeholder of the stage while that key is unknown.
+Evaluations go before tasks. A queue that was passed over `AGEING_TURNS` times goes first. An item refused for lack of
+capacity returns to the head of its queue. Retries that are not ready wait for a timer each. Items are read from the
+store in pages, between a low and a high mark.
 """
 
 from __future__ import annotations
@@ -84,9 +83,6 @@ class Item:
         if self.audit:
             self.audit = []
 
-    def __repr__(self) -> str:
-        return f"Item(stage={self.stage}, row={self.place.ordinal}, repetition={self.place.repetition})"
-
 
 def own_id(body: Any) -> str:
     """Return the `id` of a row; empty if it has none. Raise `ValueError` for a number that is too long for a text."""
@@ -103,10 +99,8 @@ def copied(value: Any) -> Any:
     return value
 
 
-EVALS, RETRIES, TASKS, OVER_SHARE = range(4)
-"""Ranks of a queue: the lowest goes first. OVER_SHARE is for retries that already use their share of the slots."""
-AGED_RANK = -1
-"""Rank of a queue that was passed over `ageing` times."""
+AGED, EVALS, TASKS = range(3)
+"""Ranks of a queue: the lowest goes first. AGED is for one that was passed over `AGEING_TURNS` times."""
 
 
 MAX_QUEUE_BYTES = 16 * 1024 * 1024
@@ -116,38 +110,38 @@ pages of `experiments.storage.pending.PAGE_BYTES`."""
 
 @dataclass(slots=True, eq=False)
 class StageQueue:
-    """Items of one stage in dispatch order.
+    """Items of one stage: the `ready` retries go before the `fresh` items, each in their order.
 
-    `age` counts how often other queues went instead. `size` is the total of its items' sizes.
+    `age` counts how often other queues went instead. `size` is the total of the sizes of these items.
     """
 
     stage: int
-    rank: int
-    items: deque[Item] = field(default_factory=deque)
+    ready: deque[Item] = field(default_factory=deque)
+    fresh: deque[Item] = field(default_factory=deque)
     age: int = 0
     size: int = 0
 
-    def append(self, item: Item) -> None:
-        self.items.append(item)
-        self.size += item.size
+    def __bool__(self) -> bool:
+        return bool(self.ready or self.fresh)
 
-    def appendleft(self, item: Item) -> None:
-        self.items.appendleft(item)
-        self.size += item.size
+    @property
+    def rank(self) -> int:
+        return AGED if self.age >= AGEING_TURNS else TASKS if self.stage == TASK else EVALS
+
+    @property
+    def next(self) -> Item:
+        return (self.ready or self.fresh)[0]
 
     def popleft(self) -> Item:
-        item = self.items.popleft()
+        item = (self.ready or self.fresh).popleft()
         self.size -= item.size
         return item
 
     def remove(self, gone: set[Item]) -> None:
-        if not gone.isdisjoint(self.items):
-            self.items = deque(item for item in self.items if item not in gone)
-            self.size = sum(item.size for item in self.items)
-
-    def clear(self) -> None:
-        self.items.clear()
-        self.size = 0
+        self.ready, self.fresh = (
+            deque(item for item in items if item not in gone) for items in (self.ready, self.fresh)
+        )
+        self.size = sum(item.size for item in (*self.ready, *self.fresh))
 
 
 PAGE_ITEMS = 200
@@ -159,22 +153,11 @@ AGEING_TURNS = 8
 
 
 class WorkQueue:
-    """Queues of one experiment with `stages` stages. It only decides the order; it starts nothing.
+    """Queues of one experiment with `stages` stages. It only decides the order; it starts nothing."""
 
-    `high` is the maximum number of new items held per stage. `ageing` is how often a queue may be passed over.
-    `retry_slots` is the number of slots for retries while other work is ready.
-    """
-
-    def __init__(self, stages: int, *, high: int, ageing: int, retry_slots: int) -> None:
-        self.high = high
-        self.low = high // 2
-        self.ageing = ageing
-        self.retry_slots = retry_slots
-        self.retries_in_flight = 0
+    def __init__(self, stages: int) -> None:
         self._gates: list[Hashable] = [None] * stages
-        self._fresh = [StageQueue(stage, TASKS if stage == TASK else EVALS) for stage in range(stages)]
-        self._ready = [StageQueue(stage, RETRIES) for stage in range(stages)]
-        self._queues = [queue for pair in zip(self._fresh, self._ready, strict=True) for queue in pair]
+        self._queues = [StageQueue(stage) for stage in range(stages)]
         self._later: dict[Item, TimerHandle] = {}
         self._later_size = [0] * stages
 
@@ -186,25 +169,28 @@ class WorkQueue:
         return self._gates[stage]
 
     def gates(self) -> Iterator[Hashable]:
-        return (self._gates[queue.stage] for queue in self._queues if queue.items)
+        return (self._gates[queue.stage] for queue in self._queues if queue)
 
     def has(self, gate: Hashable) -> bool:
-        return any(queue.items and self._gates[queue.stage] == gate for queue in self._queues)
+        return any(queue and self._gates[queue.stage] == gate for queue in self._queues)
 
     def room(self, stage: int) -> int:
         """Return the number of items of a stage that fit; 0 if the waiting ones are too large together."""
-        return 0 if self._size(stage) >= MAX_QUEUE_BYTES else max(0, self.high - len(self._fresh[stage].items))
+        return 0 if self._size(stage) >= MAX_QUEUE_BYTES else max(0, PAGE_ITEMS - self.depth(stage))
 
     def runs_low(self, stage: int) -> bool:
-        return len(self._fresh[stage].items) <= self.low and self._size(stage) <= MAX_QUEUE_BYTES // 2
+        return self.depth(stage) <= PAGE_ITEMS // 2 and self._size(stage) <= MAX_QUEUE_BYTES // 2
 
     def add(self, items: Iterable[Item]) -> None:
         for item in items:
-            self._fresh[item.stage].append(item)
+            queue = self._queues[item.stage]
+            queue.fresh.append(item)
+            queue.size += item.size
 
     def put_back(self, item: Item) -> None:
-        queue = self._ready[item.stage] if item.attempts else self._fresh[item.stage]
-        queue.appendleft(item)
+        queue = self._queues[item.stage]
+        queue.ready.appendleft(item)
+        queue.size += item.size
 
     def delay(self, item: Item, timer: TimerHandle) -> None:
         """Hold an item until `retry`, which `timer` calls."""
@@ -214,16 +200,18 @@ class WorkQueue:
     def retry(self, item: Item) -> None:
         """Put a delayed item behind the other ready retries of its stage."""
         self._end_delay(item)
-        self._ready[item.stage].append(item)
+        queue = self._queues[item.stage]
+        queue.ready.append(item)
+        queue.size += item.size
 
     def rank(self, gate: Hashable) -> int:
         """Return the rank of the next item behind a gate; the lowest goes first."""
         queue = self._next(gate)
-        return OVER_SHARE if queue is None else self._urgency(queue)
+        return TASKS if queue is None else queue.rank
 
     def peek(self, gate: Hashable) -> Item | None:
         queue = self._next(gate)
-        return queue.items[0] if queue is not None else None
+        return queue.next if queue is not None else None
 
     def take(self, gate: Hashable) -> Item | None:
         """Remove and return the next item behind a gate, and age every other queue that has items."""
@@ -231,26 +219,18 @@ class WorkQueue:
         if chosen is None:
             return None
         for queue in self._queues:
-            if queue.items:
+            if queue:
                 queue.age += 1
         chosen.age = 0
-        item = chosen.popleft()
-        if item.attempts:
-            self.retries_in_flight += 1
-        return item
+        return chosen.popleft()
 
     def reset_age(self, stage: int) -> None:
         """Let the items of a stage that cannot start now wait without a claim to the next turn."""
-        self._fresh[stage].age = self._ready[stage].age = 0
-
-    def on_job_done(self, retried: bool) -> None:
-        """Count the end of an item that was taken; `retried` means that it had been tried before."""
-        if retried:
-            self.retries_in_flight -= 1
+        self._queues[stage].age = 0
 
     def items(self, stage: int) -> list[Item]:
-        waiting = [*self._ready[stage].items, *self._fresh[stage].items]
-        return waiting + [item for item in self._later if item.stage == stage]
+        queue = self._queues[stage]
+        return [*queue.ready, *queue.fresh, *(item for item in self._later if item.stage == stage)]
 
     def remove(self, items: Iterable[Item]) -> None:
         gone = set(items)
@@ -260,35 +240,23 @@ class WorkQueue:
             self._end_delay(item)
 
     def clear(self) -> None:
-        for queue in self._queues:
-            queue.clear()
+        self._queues = [StageQueue(queue.stage) for queue in self._queues]
         for item in list(self._later):
             self._end_delay(item)
 
     def depth(self, stage: int) -> int:
-        return len(self._fresh[stage].items) + len(self._ready[stage].items)
+        return len(self._queues[stage].ready) + len(self._queues[stage].fresh)
 
     def _size(self, stage: int) -> int:
-        return self._fresh[stage].size + self._ready[stage].size + self._later_size[stage]
+        return self._queues[stage].size + self._later_size[stage]
 
     def _end_delay(self, item: Item) -> None:
         self._later.pop(item).cancel()
         self._later_size[item.stage] -= item.size
 
     def _next(self, gate: Hashable) -> StageQueue | None:
-        best: StageQueue | None = None
-        best_rank = 0
-        for queue in self._queues:
-            if queue.items and self._gates[queue.stage] == gate:
-                rank = self._urgency(queue)
-                if best is None or rank < best_rank or (rank == best_rank and queue.age > best.age):
-                    best, best_rank = queue, rank
-        return best
-
-    def _urgency(self, queue: StageQueue) -> int:
-        if queue.rank == RETRIES and self.retries_in_flight >= self.retry_slots:
-            return OVER_SHARE
-        return AGED_RANK if queue.age >= self.ageing else queue.rank
+        found = [queue for queue in self._queues if queue and self._gates[queue.stage] == gate]
+        return min(found, key=lambda queue: (queue.rank, -queue.age), default=None)
 
 
 DISPATCH_CREDIT = 1.0 - 1e-9

@@ -113,7 +113,6 @@ class ExperimentRun(RunState):
             job.task.set_name(f"{stage.name} of row {item.place.ordinal}")
         try:
             self.slots.free(job)
-            self.work_queue.on_job_done(item.attempts > 0)
             item.seconds += job.seconds
             self._discovery.on_job_done(stage, job.handoff)
             self.results.conclude(job)

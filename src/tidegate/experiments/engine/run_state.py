@@ -27,7 +27,7 @@ from tidegate.experiments.engine.experiment import Experiment
 from tidegate.experiments.engine.forecast import UNKNOWN_REST, Rest, RestForecast
 from tidegate.experiments.engine.job import Job, Stage, stages_of
 from tidegate.experiments.engine.progress import Progress, ResultTally, StageProgress, Wait
-from tidegate.experiments.engine.queues import AGEING_TURNS, PAGE_ITEMS, TASK, FairQueue, Item, WorkQueue
+from tidegate.experiments.engine.queues import TASK, FairQueue, Item, WorkQueue
 from tidegate.experiments.engine.results import Result, ResultWriter, WriteReceiver
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.storage import (
@@ -79,10 +79,6 @@ def limit_reached(limit: int) -> str:
     return f"limit of {limit} {'row' if limit == 1 else 'rows'} reached"
 
 
-RETRY_SLOT_SHARE = 0.5
-"""Share of the slots that retries may have while anything else could go. Chosen: half of the work is new."""
-
-
 class RunPhase(Enum):
     """Phase of a run."""
 
@@ -123,12 +119,7 @@ class RunState(ABC):
         given = [each for each in (experiment.max_concurrency, settings.max_concurrency) if each is not None]
         self.cap = min(given) if given else None
         self.in_flight: set[Job] = set()
-        self.work_queue = WorkQueue(
-            len(self.stages),
-            high=PAGE_ITEMS,
-            ageing=AGEING_TURNS,
-            retry_slots=self.retry_slots(),
-        )
+        self.work_queue = WorkQueue(len(self.stages))
         # The first claim of an experiment has epoch 1. A later claim may find evaluations that an earlier run left
         # open.
         self.tracker = CompletionTracker(len(self.stages) - 1, left_over=claim.epoch > 1, retry_failed=retry_failed)
@@ -150,11 +141,6 @@ class RunState(ABC):
         self.ledger: BudgetLedger | None = None
         self.kept_budget: Budget | None = None
         self.earlier_tokens = TokenTotals()
-
-    def retry_slots(self) -> int:
-        """Return the number of slots that retries may have: a share of the `cap`, or of the jobs in flight."""
-        slots = max(LEAST_FUNCTIONS, len(self.in_flight)) if self.cap is None else self.cap
-        return max(1, int(RETRY_SLOT_SHARE * slots))
 
     @abstractmethod
     def offer(self) -> None:
@@ -411,7 +397,6 @@ class RunSlots:
 
     def _update(self) -> None:
         run = self._run
-        run.work_queue.retry_slots = run.retry_slots()
         if run.cap is None:
             return
         held = len(run.in_flight) - sum(self._lending_of) >= run.cap
