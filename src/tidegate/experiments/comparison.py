@@ -2,20 +2,18 @@
 
 Theory of operation. The unit is the row: repetitions of a row depend on each other, so each row counts once, with the
 mean of its scores. A mean, and the difference of two means, are over the rows that have a score in both experiments.
-The rows are resampled, not the results. A result that failed or was parked is counted, and is no score.
-
-The intervals are scipy's. Up to `MAX_RESAMPLED_ROWS` rows they are bootstrap intervals (BCa). Above that number they
-are Student's, which differ from the bootstrap's by less than the bootstrap's own chance.
+A result that failed or was parked is counted, and is no score. The intervals are Student's. Measured (`bench.compare`):
+those of 95 % hold the truth in 94 to 96 of 100 trials.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, ExperimentError
@@ -28,19 +26,6 @@ if TYPE_CHECKING:
     import numpy.typing
 
     Floats: TypeAlias = numpy.typing.NDArray[numpy.float64]
-
-MAX_RESAMPLED_ROWS = 5_000
-"""Rows above which an interval is Student's. Measured (`bench.compare`): at this number both intervals differ by 1 % of
-their width for a score that is 1 in 2 % of the rows."""
-
-DRAWN_VALUES = 10_000_000
-"""Values that one bootstrap draws, for each mean. At most `MAX_RESAMPLES` resamples are made of them."""
-
-MAX_RESAMPLES = 9_999
-"""Maximum resamples of a bootstrap. It is the default of scipy."""
-
-BATCH_VALUES = 1_000_000
-"""Values that are drawn at a time."""
 
 MAX_DIFFERENT_ROWS = 100
 """Rows with the largest differences that are kept for an output."""
@@ -281,7 +266,7 @@ def _output(
     rows = len(both)
     samples = numpy.stack([in_a, in_b, difference])
     means = [float(each.mean()) for each in samples] if rows else [None] * 3
-    intervals = list(intervals_of_means(samples, confidence)) if rows > 1 else [None] * 3
+    intervals = intervals_of_means(samples, confidence) if rows > 1 else [None] * 3
     order = numpy.argsort(-numpy.abs(difference), kind="stable")[:MAX_DIFFERENT_ROWS]
     labels = [
         (label, other)
@@ -309,35 +294,12 @@ def _output(
     )
 
 
-def intervals_of_means(samples: Floats, confidence: float) -> Iterator[Interval]:
-    """Yield the interval of the mean of each sample. Equal seeds give equal intervals for equal scores."""
+def intervals_of_means(samples: Floats, confidence: float) -> list[Interval]:
+    """Return Student's interval of the mean of each sample, which has two values or more."""
     import numpy
-    from scipy import stats
+    from scipy.special import stdtrit
 
     count = samples.shape[1]
-    # Differences that are equal but for rounding: a bootstrap of them has no bounds.
-    constant = numpy.ptp(samples, axis=1) <= ROUNDING_SHARE * numpy.abs(samples).max(axis=1)
-    bounds: dict[int, Interval] = {
-        place: Interval(*[float(samples[place, 0])] * 2) for place in map(int, numpy.flatnonzero(constant))
-    }
-    varied = [int(place) for place in numpy.flatnonzero(~constant)]
-    if varied:
-        drawn = samples[varied]
-        result: Any
-        if count > MAX_RESAMPLED_ROWS:
-            result = stats.ttest_1samp(drawn, 0.0, axis=1).confidence_interval(confidence)
-        else:
-            result = stats.bootstrap(
-                (drawn,),
-                numpy.mean,
-                axis=1,
-                vectorized=True,
-                confidence_level=confidence,
-                n_resamples=min(MAX_RESAMPLES, DRAWN_VALUES // count),
-                batch=max(1, BATCH_VALUES // count),
-                method="BCa",
-                rng=numpy.random.default_rng(0),
-            ).confidence_interval
-        for place, low, high in zip(varied, result.low, result.high, strict=True):
-            bounds[place] = Interval(float(low), float(high))
-    yield from (bounds[place] for place in range(len(samples)))
+    reach = stdtrit(count - 1, (1.0 + confidence) / 2.0) / math.sqrt(count) * numpy.std(samples, axis=1, ddof=1)
+    means = samples.mean(axis=1)
+    return [Interval(float(low), float(high)) for low, high in zip(means - reach, means + reach, strict=True)]
