@@ -161,8 +161,8 @@ def test_what_earlier_claims_spent_counts() -> None:
     ledger = BudgetLedger(
         Budget(usd=0.006, tokens=10**9),
         [
-            EarlierSpend(spent(3_000_000), 3, [spent(1_000_000)] * 3),
-            EarlierSpend(spent(1_000_000), 2, [spent(500_000)] * 2),
+            EarlierSpend(spent(3_000_000), [spent(1_000_000)] * 3),
+            EarlierSpend(spent(1_000_000), [spent(500_000)] * 2),
         ],
         [0],
         spent(1_000_000),
@@ -173,9 +173,7 @@ def test_what_earlier_claims_spent_counts() -> None:
         "budget of $0.0060 reached: $0.0050 and 5000000 tokens spent; a larger budget continues it"
     )
     assert budget_options(ledger.reason) == ["--budget-usd", "USD"]
-    ledger = BudgetLedger(
-        Budget(usd=100.0, tokens=6_000_000), [EarlierSpend(spent(3_000_000), 3)], [], spent(2_500_000)
-    )
+    ledger = BudgetLedger(Budget(usd=100.0, tokens=6_000_000), [EarlierSpend(spent(3_000_000))], [], spent(2_500_000))
     assert ledger.reason.startswith("budget of 6000000 tokens reached: ")
     assert budget_options(ledger.reason) == ["--budget-tokens", "N"]
 
@@ -648,8 +646,8 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> No
 @pytest.mark.parametrize("slots", [4, 100])
 def test_answers_of_an_earlier_run_are_judged_within_the_budget(slots: int) -> None:
     # 1,000 rows have cost $0.001 each, and 400 of their judgements 0.0005; $0.15 are left for 600 more.
-    tasks = EarlierSpend(spent(10**9), 1_000, [spent(10**6)] * 64)
-    judgements = EarlierSpend(spent(2 * 10**8), 400, [spent(500_000)] * 64)
+    tasks = EarlierSpend(spent(10**9), [spent(10**6)] * 64)
+    judgements = EarlierSpend(spent(2 * 10**8), [spent(500_000)] * 64)
     ledger = BudgetLedger(Budget(usd=1.35), [tasks, judgements], [600], TokenTotals())
     judged = 0
     while not ledger.stuck:

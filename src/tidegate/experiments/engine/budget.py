@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidegate.core.token_totals import TokenTotals, dollars
+from tidegate.core.token_totals import TokenTotals, added, dollars
 from tidegate.errors import require
 from tidegate.experiments.engine.queues import TASK
-from tidegate.experiments.storage.spend_reserve import RecentCosts, StageReserve, budget_amount, rows_within
+from tidegate.experiments.storage.spend_reserve import RecentJobs, StageReserve, budget_amount, rows_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,14 @@ class EarlierSpend(NamedTuple):
     """Tokens that earlier claims have spent on the items of a stage, and those of its last items."""
 
     tokens: TokenTotals = TokenTotals()
-    items: int = 0
     last: Sequence[TokenTotals] = ()
 
 
 class BudgetLedger:
     """Decision whether one more row of a run may start.
 
-    `earlier` has for each stage what earlier claims have spent, on how many items, and the last of these. `other` is
-    what stages have spent that the experiment has no more. The stages are the tasks, then the evaluators.
+    `earlier` has what earlier claims have spent on each stage: the tasks, then the evaluators. `other` is what stages
+    have spent that the experiment has no more.
 
     `under_way` counts for each stage the items that have started or must follow: each row has one item in each stage.
     At first these are the `unjudged` answers of earlier claims.
@@ -74,12 +73,8 @@ class BudgetLedger:
         self.budget = budget
         self.under_way = [0, *unjudged]
         self._left_over = any(unjudged)
-        self._ended = [(each.tokens, each.items) for each in earlier]
-        self._spent: dict[str, float] = {}
-        self._costs: dict[str, list[RecentCosts]] = {}
-        for name in budget.stored():
-            self._spent[name] = budget_amount(name, other) + sum(budget_amount(name, each.tokens) for each in earlier)
-            self._costs[name] = [RecentCosts(budget_amount(name, tokens) for tokens in each.last) for each in earlier]
+        self._spent = amounts(budget, added((other, *(each.tokens for each in earlier))))
+        self._recent = [RecentJobs(self._spent, each.last) for each in earlier]
 
     @property
     def may_start(self) -> bool:
@@ -100,11 +95,14 @@ class BudgetLedger:
             rows_within(
                 amount,
                 self._spent[name],
-                [StageReserve(count, costs[stage].count, costs[stage].reserve) for stage, count in under_way.items()],
+                [
+                    StageReserve(count, recent.count, recent.reserve[name])
+                    for stage, count in under_way.items()
+                    for recent in (self._recent[stage],)
+                ],
                 1,
             )
             for name, amount in self.budget.stored().items()
-            for costs in (self._costs[name],)
         )
 
     @property
@@ -123,9 +121,8 @@ class BudgetLedger:
         return reached(self.budget, self._spent)
 
     def expected(self, stage: int) -> TokenTotals | None:
-        """Return the mean usage of a job of the stage; None while none has ended."""
-        total, count = self._ended[stage]
-        return TokenTotals(*(round(part / count) for part in total)) if count else None
+        """Return the mean usage of the last jobs of the stage; None while none has ended."""
+        return self._recent[stage].mean
 
     def start_row(self) -> None:
         """Count a row whose task starts: its judgements follow."""
@@ -147,12 +144,9 @@ class BudgetLedger:
         self.under_way[stage] = max(0, self.under_way[stage] - 1)
 
     def _spend(self, stage: int, tokens: TokenTotals) -> None:
-        total, count = self._ended[stage]
-        self._ended[stage] = total.plus(tokens), count + 1
-        for name, costs in self._costs.items():
-            amount = budget_amount(name, tokens)
-            self._spent[name] += amount
-            costs[stage].add(amount)
+        for name in self._spent:
+            self._spent[name] += budget_amount(name, tokens)
+        self._recent[stage].add(tokens)
 
 
 def reached(budget: Budget, spent: Mapping[str, float]) -> str:

@@ -293,15 +293,12 @@ class RunSupervisor:
             run.kept_budget = Budget(**given) if isinstance(given, dict) else None
         elif budget is not None:
             spent = await self._shared.store.usages.spend(row.id)
-            items = await self._shared.store.usages.count_items(row.id) if spent else {}
-            # A killed process leaves usages of items without a result; results without a call have no usage.
             earlier = [
                 EarlierSpend(
                     spent.pop(stage.name, TokenTotals()),
-                    max(sum(done.values()), items.get(stage.name, 0)),
                     await self._shared.store.usages.last_spent(row.id, stage.name, RECENT_JOBS),
                 )
-                for stage, done in zip(run.stages, run.tally.done, strict=True)
+                for stage in run.stages
             ]
             other = added(spent.values())
             run.kept_budget, run.ledger = budget, BudgetLedger(budget, earlier, run.tally.unjudged, other)

@@ -48,7 +48,7 @@ from tidegate.experiments.storage.results import write_state
 from tidegate.experiments.storage.schema import batches, chunks, execution_configs, experiments, spend
 from tidegate.experiments.storage.spend_reserve import (
     RECENT_JOBS,
-    RecentCosts,
+    RecentJobs,
     StageReserve,
     budget_amount,
     rows_within,
@@ -271,8 +271,7 @@ def _reserve(
     measured = tallies[stage].items if stage in tallies else 0
     unjudged = max(0, answered - measured) if stage != TASKS else 0
     last = stage_sums.last_spent(connection, experiment_id, stage, RECENT_JOBS)
-    costs = RecentCosts(budget_amount(name, tokens) for tokens in last)
-    return StageReserve(ahead + unjudged, measured, costs.reserve)
+    return StageReserve(ahead + unjudged, measured, RecentJobs([name], last).reserve[name])
 
 
 def _spend(experiment_id: int) -> Any:

@@ -24,25 +24,33 @@ def budget_amount(name: str, tokens: TokenTotals) -> float:
     return tokens.nanodollars * DOLLARS_PER_UNIT if name == "usd" else float(tokens.input_tokens + tokens.output_tokens)
 
 
-class RecentCosts:
-    """Costs of the last jobs of one stage; `count` is the number of all, and `reserve` what the next one reserves."""
+class RecentJobs:
+    """Last jobs of one stage: the number of all, and what the next one reserves of each budget in `names`."""
 
-    __slots__ = ("_costs", "count", "reserve")
+    __slots__ = ("_jobs", "count", "reserve")
 
-    def __init__(self, costs: Iterable[float] = ()) -> None:
-        self._costs: deque[float] = deque(maxlen=RECENT_JOBS)
+    def __init__(self, names: Iterable[str], jobs: Iterable[TokenTotals] = ()) -> None:
+        self._jobs: deque[TokenTotals] = deque(maxlen=RECENT_JOBS)
         self.count = 0
-        self.reserve = 0.0
-        for cost in costs:
-            self.add(cost)
+        self.reserve = dict.fromkeys(names, 0.0)
+        for tokens in jobs:
+            self.add(tokens)
 
-    def add(self, cost: float) -> None:
+    @property
+    def mean(self) -> TokenTotals | None:
+        """Return the mean usage of these jobs; None without any."""
+        parts = zip(*self._jobs, strict=True)
+        return TokenTotals(*(round(sum(part) / len(self._jobs)) for part in parts)) if self._jobs else None
+
+    def add(self, tokens: TokenTotals) -> None:
         self.count += 1
-        self._costs.append(cost)
-        number = len(self._costs)
-        mean = math.fsum(self._costs) / number
-        squares = math.fsum((each - mean) ** 2 for each in self._costs)
-        self.reserve = mean + RESERVED_DEVIATIONS * math.sqrt(squares / max(1, number - 1))
+        self._jobs.append(tokens)
+        number = len(self._jobs)
+        for name in self.reserve:
+            costs = [budget_amount(name, each) for each in self._jobs]
+            mean = math.fsum(costs) / number
+            squares = math.fsum((each - mean) ** 2 for each in costs)
+            self.reserve[name] = mean + RESERVED_DEVIATIONS * math.sqrt(squares / max(1, number - 1))
 
 
 class StageReserve(NamedTuple):

@@ -23,7 +23,6 @@ from sqlalchemy import (
     Select,
     Table,
     bindparam,
-    func,
     insert,
     literal,
     select,
@@ -338,13 +337,6 @@ class Usages(StorePart):
             for row in await connection.execute(query):
                 found[row[0]][row[1]] = TokenTotals(*row[2:])
         return found
-
-    async def count_items(self, experiment_id: int) -> dict[str, int]:
-        one = usages.c
-        used = one.input_tokens + one.output_tokens > 0
-        query = select(one.stage, func.count()).where(one.experiment_id == experiment_id, used).group_by(one.stage)
-        async with self._database.reading() as connection:
-            return {row[0]: row[1] for row in await connection.execute(query)}
 
     async def last_spent(self, experiment_id: int, stage: str, limit: int) -> Sequence[TokenTotals]:
         async with self._database.reading() as connection:
