@@ -1,7 +1,7 @@
 """Storage of a dataset's rows while they are read: each content once, rows by ordinal, each name once.
 
-A dataset that is read again after an interruption stores only its missing rows. A batch of stored, equal rows costs one
-query and no write. Other batches are inserted by two statements; rows are compared one by one only after a conflict.
+A dataset that is read again after an interruption stores only its missing rows. A batch is inserted by two statements;
+rows are compared one by one only after a conflict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, Table, and_, false, select, update
 
 from tidegate.errors import DatasetChanged, DuplicateRow, NotStorable
 from tidegate.experiments.storage.bulk import execute, listed, put
-from tidegate.experiments.storage.database import Database, StorePart
+from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.records import NewRow
 from tidegate.experiments.storage.schema import contents, dataset_rows, datasets
 from tidegate.experiments.storage.stored_forms import canonical, cleaned, digest, shortened
@@ -42,8 +42,6 @@ class Datasets(StorePart):
         bodies: dict[bytes, str] = {}
         values = [_values(dataset_id, row, bodies) for row in rows]
         _unlike(values)
-        if await _there_already(self._database, dataset_id, values):
-            return
         # Sort by digest, so that two writers of the same contents cannot deadlock.
         stored = [{"digest": key, "body": bodies[key]} for key in sorted(bodies)]
         await self._database.transacted(partial(_add, self._database.sqlite, dataset_id, stored, values))
@@ -58,21 +56,6 @@ class Datasets(StorePart):
             and rows is not None
         ):
             raise DatasetChanged(ordinal=rows, gone=True)
-
-
-async def _there_already(database: Database, dataset_id: int, values: Sequence[Values]) -> bool:
-    """Return whether exactly these rows exist, so that a repeated read needs no write."""
-    row, ordinals = dataset_rows.c, [row["ordinal"] for row in values]
-    page = (
-        select(*(row[name] for name in COMPARED))
-        .where(row.dataset_id == dataset_id, row.ordinal.between(min(ordinals), max(ordinals)))
-        .order_by(row.ordinal)
-    )
-    async with database.reading() as connection:
-        there = (await connection.execute(page)).all()
-    return len(there) == len(values) and all(
-        tuple(found) == tuple(new[name] for name in COMPARED) for found, new in zip(there, values, strict=True)
-    )
 
 
 def _add(
