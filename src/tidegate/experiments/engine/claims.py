@@ -91,15 +91,13 @@ class ClaimService:
         row = await self._store.experiments.create(
             experiment.name, experiment.spec(), experiment.repetitions, experiment.described
         )
-        before: tuple[ExperimentRow, float] | None = None
+        before: ExperimentRow | None = None
         while not await self._start_if_free(experiment, row, limit):
             row = await self._row(row.id)
             if row.status is Status.RUNNING:
                 # The lock is not held here, so the orphan scan and a resume can proceed.
-                seen_at = asyncio.get_running_loop().time()
-                await self._await_owner(row, before, seen_at, follow=follow)
-                before = row, seen_at
-                row = await self._row(row.id)
+                await self._await_owner(row, before, follow=follow)
+                before, row = row, await self._row(row.id)
             if row.status is Status.STOPPED:
                 raise StoppedElsewhere(row.name, stopper(row, await self._log(row)))
         return row.id
@@ -187,16 +185,14 @@ class ClaimService:
             await self._supervisor.wait_if_draining(row.id)
             return await _run_to_end(partial(self._start_once, experiment, row, limit))
 
-    async def _await_owner(
-        self, row: ExperimentRow, before: tuple[ExperimentRow, float] | None, seen_at: float, *, follow: bool
-    ) -> None:
+    async def _await_owner(self, row: ExperimentRow, before: ExperimentRow | None, *, follow: bool) -> None:
         """Wait until the state of an experiment that another replica runs should be read again.
 
         Without `follow`, raise `ClaimedElsewhere` once that replica has renewed its claim since `before` was read.
         """
         quiet = row.quiet or 0.0
-        same = before is not None and before[0].epoch == row.epoch
-        if not follow and before is not None and (not same or quiet < _quiet_now(before, seen_at)):
+        same = before is not None and before.epoch == row.epoch
+        if not follow and before is not None and (not same or quiet < (before.quiet or 0.0)):
             raise ClaimedElsewhere(row.name, row.claimed_by, row.quiet, owner(row, await self._log(row)))
         if follow and not same:
             by = owner(row, await self._log(row))
@@ -307,12 +303,6 @@ def _stored_limit(row: ExperimentRow) -> int | None:
     """Return the limit of rows that the last start of an experiment had; None without one."""
     limit = row.spec.get("limit")
     return limit if isinstance(limit, int) else None
-
-
-def _quiet_now(before: tuple[ExperimentRow, float], now: float) -> float:
-    """Return the seconds since the last renewal if none happened since `before`, with 10 % tolerance."""
-    row, seen_at = before
-    return (row.quiet or 0.0) + 0.9 * (now - seen_at)
 
 
 async def _run_to_end(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
