@@ -125,17 +125,8 @@ class ClaimService:
                 return
             experiment = await self._load_orphan(row)
             claim = await self._store.claims.claim(number, self._replica, STALE_SECONDS)
-            if claim is None:
-                return
-            what = f"experiment {row.name}: read of its state"
-            current = await retry_while_unavailable(partial(self._row, number), what)
-            if current.spec != row.spec:
-                # The experiment was changed while its code was loaded. No heartbeat renews this claim, so a later scan
-                # finds it stale.
-                text = "experiment %s not taken up: it changed while its code was loaded; a later scan takes it up"
-                logger.info(text, row.name)
-                return
-            await self._run(experiment, claim, row, asyncio.Event(), retry_failed=False)
+            if claim is not None:
+                await self._run(experiment, claim, row, asyncio.Event(), retry_failed=False)
 
     async def join(self, number: int) -> bool:
         """Run chunks of an experiment that another replica owns; return False if it has none to give.
