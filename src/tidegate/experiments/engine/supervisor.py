@@ -330,12 +330,8 @@ class RunSupervisor:
 
     async def _load_counts(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Add the results of earlier runs to the progress."""
-        try:
-            counts = await self._shared.store.reports.counts(row.id)
-        except StoreError as error:
-            text = "experiment %s: earlier results not counted: %s; its progress shows only the results of this run"
-            logger.warning(text, row.name, error)
-            return
+        what = f"experiment {row.name}: count of its earlier results"
+        counts = await retry_while_unavailable(partial(self._shared.store.reports.counts, row.id), what)
         run.tally.load(counts, run.retry_failed)
         if row.complete:
             rows = counts.rows if run.limit is None else min(counts.rows, run.limit)
