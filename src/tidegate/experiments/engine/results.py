@@ -380,8 +380,4 @@ def _notify(receiver: WriteReceiver, what: Callable[..., None], *args: Any) -> N
     except Exception as error:
         reason = type(error).__name__
         logger.exception("outcome of a write not processed: %s was raised; its run ends with ERROR", reason)
-        try:
-            receiver.fail(error)
-        except Exception as worse:
-            reason = type(worse).__name__
-            logger.exception("failed run not ended: %s was raised; it may not end by itself", reason)
+        receiver.fail(error)
