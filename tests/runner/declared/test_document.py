@@ -162,19 +162,13 @@ def test_aliases_that_multiply_are_refused_before_they_do() -> None:
     assert "at most 10000 values" in refusal("\n".join(merged))
 
 
-def test_large_text_that_aliases_multiply_is_refused() -> None:
-    text = f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 100)}]"
-    assert "at most 4194304 characters" in refusal(text)
-
-
 def test_aliases_of_ordinary_size_are_read() -> None:
     document = Document("a.yaml", "a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}")
     assert document.values == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
 
 
 def test_a_deep_document_is_refused_and_breaks_nothing() -> None:
-    assert "experiment.yaml" in refusal("name: " + "[" * 3000 + "]" * 3000)
-    assert "levels deep" in refusal("name: " + "[" * 80 + "]" * 80)
+    assert "it is not YAML" in refusal("name: " + "[" * 3000 + "]" * 3000)
 
 
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import MappingNode, Node, SequenceNode
 
 from tidegate.admission import redaction
 from tidegate.core.safe_text import is_secret_segment
@@ -82,16 +82,8 @@ def _listed(names: list[str], most: int = 10) -> str:
 Place = tuple[str | int, ...]
 """Path of a value in the document: keys and indices from the top."""
 
-MAX_DEPTH = 50
-"""Maximum levels of nesting. Chosen: an experiment has five."""
-
-
 MAX_VALUES = 10_000
 """Maximum values of a document, each alias counted as its full content. Chosen: an experiment has some dozens."""
-
-MAX_CHARACTERS = 4 * 1024 * 1024
-"""Maximum characters of a document, and of its texts with each alias counted as its full content. Chosen: they are
-stored in full with the experiment."""
 
 
 class Document:
@@ -100,10 +92,8 @@ class Document:
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self._lines: dict[Place, int] = {}
-        self._values = self._characters = 0
+        self._values = 0
         try:
-            if len(text) > MAX_CHARACTERS:
-                raise ConfigurationError(name, f"{len(text)} characters", f"at most {MAX_CHARACTERS} characters")
             node = yaml.compose(text, Loader=yaml.SafeLoader)
             if not isinstance(node, MappingNode):
                 raise ConfigurationError(name, _short(text), "a mapping: `name: ...`, `dataset: ...`, `task: ...`")
@@ -150,16 +140,10 @@ class Document:
         return found
 
     def _read(self, node: Node, place: Place) -> None:
-        if len(place) > MAX_DEPTH:
-            raise ConfigurationError(self.field(place), "…", f"at most {MAX_DEPTH} levels deep")
         self._lines[place] = node.start_mark.line + 1
         self._values += 1
-        self._characters += len(node.value) if isinstance(node, ScalarNode) else 0
         if self._values > MAX_VALUES:
             bound = f"at most {MAX_VALUES} values, each alias counted as its full content"
-            raise ConfigurationError(self.name, "the file", bound)
-        if self._characters > MAX_CHARACTERS:
-            bound = f"at most {MAX_CHARACTERS} characters, each alias counted as its full content"
             raise ConfigurationError(self.name, "the file", bound)
         for part, key, value in _parts(node):
             if (*place, part) in self._lines:
