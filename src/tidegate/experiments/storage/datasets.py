@@ -21,9 +21,6 @@ from tidegate.experiments.storage.stored_forms import canonical, cleaned, digest
 
 Values = Mapping[str, Any]
 
-COMPARED_ROWS = 500
-"""Rows that are compared at once. Chosen: half a batch of `experiments.engine.feeder.BATCH_ROWS`."""
-
 COMPARED = ("ordinal", "name", "digest", "invalid")
 """Columns by which two rows are equal; the line in the source is not one of them."""
 
@@ -120,21 +117,19 @@ def _unlike(values: Sequence[Values]) -> None:
 
 def _compare(on_sqlite: bool, connection: Connection, dataset_id: int, values: Sequence[Values]) -> None:
     """Raise the error of the first row that was not stored and does not exist with equal content."""
-    for start in range(0, len(values), COMPARED_ROWS):
-        part = values[start : start + COMPARED_ROWS]
-        queries = _there(on_sqlite, dataset_id, part)
-        found = [dict(row._mapping) for query in queries for row in connection.execute(query)]
-        there = [row for row in found if row["ordinal"] is not None]
-        by_ordinal = {row["ordinal"]: row for row in there}
-        by_name = {row["name"]: row for row in there}
-        for row in part:
-            same = by_ordinal.get(row["ordinal"])
-            if same is not None and all(same[name] == row[name] for name in COMPARED):
-                continue
-            namesake = by_name.get(row["name"])
-            if namesake is not None and namesake["ordinal"] != row["ordinal"]:
-                raise DuplicateRow(name=row["name"], first_line=namesake["line"], line=row["line"])
-            raise DatasetChanged(ordinal=row["ordinal"], line=row["line"])
+    queries = _there(on_sqlite, dataset_id, values)
+    found = [dict(row._mapping) for query in queries for row in connection.execute(query)]
+    there = [row for row in found if row["ordinal"] is not None]
+    by_ordinal = {row["ordinal"]: row for row in there}
+    by_name = {row["name"]: row for row in there}
+    for row in values:
+        same = by_ordinal.get(row["ordinal"])
+        if same is not None and all(same[name] == row[name] for name in COMPARED):
+            continue
+        namesake = by_name.get(row["name"])
+        if namesake is not None and namesake["ordinal"] != row["ordinal"]:
+            raise DuplicateRow(name=row["name"], first_line=namesake["line"], line=row["line"])
+        raise DatasetChanged(ordinal=row["ordinal"], line=row["line"])
 
 
 def _there(on_sqlite: bool, dataset_id: int, rows: Sequence[Values]) -> Iterator[Select[Any]]:
