@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import threading
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -17,22 +17,12 @@ from tests.ui import experiments
 from tests.ui.experiments import AGAIN, FAILED, INVALID, PARKED
 from tests.ui.test_experiments import CAPITALS, HOSTILES, got, opened
 from tests.ui.test_serve import PATIENCE
+from tidegate.experiments import comparison
 from tidegate.experiments.screens import source
 from tidegate.experiments.storage import Annotation, AnnotationResult, Claim, Status, Store
 
 AFTER = 3
 """Number of `capitals-2`."""
-
-WAITS = """
-import os, time
-with open("pid.part", "w") as file:
-    file.write(str(os.getpid()))
-os.rename("pid.part", "pid")
-while not os.path.exists("go"):
-    time.sleep(0.02)
-from tidegate.cli.main import main
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +49,17 @@ def client(database: Path) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each comparison wait for the file `go` in the working directory."""
-    monkeypatch.setattr(source, "COMPARE", (WAITS, *source.COMPARE[1:]))
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let each comparison wait for this event."""
+    compare, go = comparison.compare, threading.Event()
+
+    async def late(*sides: Any) -> comparison.Comparison:
+        while not go.is_set():  # noqa: ASYNC110  # the event belongs to no loop
+            await asyncio.sleep(0.02)
+        return await compare(*sides)
+
+    monkeypatch.setattr(comparison, "compare", late)
+    return go
 
 
 def compared(client: TestClient, a: int, b: int) -> Any:
@@ -104,20 +102,15 @@ def test_comparison_has_what_the_command_prints_and_both_costs(client: TestClien
     assert told["b"]["tokens"]["cost"] is None
 
 
-def test_files_of_the_working_directory_are_no_modules_of_a_comparison(database: Path, client: TestClient) -> None:
-    (database.parent / "json.py").write_text("raise SystemExit('taken from the working directory')\n")
-    told = compared(client, CAPITALS, AFTER)
-    assert told.get("problem") in (None, "")
-    assert told["comparison"]["outputs"]
-
-
-def test_no_other_answer_waits_for_a_comparison_and_one_is_made_at_a_time(client: TestClient, held: None) -> None:
+def test_no_other_answer_waits_for_a_comparison_and_one_is_made_at_a_time(
+    client: TestClient, held: threading.Event
+) -> None:
     first = got(client, "/compare", a=CAPITALS, b=AFTER)
     assert (first["comparison"], first["queued"]) == (None, False)
     assert first["computing"] >= 0
     assert len(got(client, "")["experiments"]) == 3
     assert got(client, "/compare", a=AFTER, b=CAPITALS)["queued"] is True
-    Path("go").touch()
+    held.set()
     assert compared(client, CAPITALS, AFTER)["comparison"] is not None
     assert compared(client, AFTER, CAPITALS)["comparison"]["a"]["name"] == "capitals-2"
 
@@ -155,12 +148,11 @@ def test_unknown_experiment_is_a_sentence(client: TestClient) -> None:
     assert "experiment 99 not found" in got(client, "/compare", a=CAPITALS, b=99)["problem"]
 
 
-def test_end_of_the_server_ends_a_comparison(database: Path, held: None) -> None:
+def test_error_of_a_comparison_is_a_sentence(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "compare", lambda *sides: 1 / 0)
+    assert compared(client, CAPITALS, AFTER)["failure"] == "comparison not made: ZeroDivisionError: division by zero"
+
+
+def test_end_of_the_server_ends_a_comparison(database: Path, held: threading.Event) -> None:
     with opened(database) as client:
-        got(client, "/compare", a=CAPITALS, b=AFTER)
-        end = time.monotonic() + PATIENCE
-        while not Path("pid").exists():
-            assert time.monotonic() < end
-            time.sleep(0.02)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(Path("pid").read_text()), 0)
+        assert got(client, "/compare", a=CAPITALS, b=AFTER)["computing"] is not None

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tidegate.core.token_totals import TokenTotals, added
+from tidegate.core.token_totals import TokenTotals, added, token_facts
 from tidegate.errors import ConfigurationError, ExperimentError
 from tidegate.experiments.storage import ExperimentRow, ResultStatus, Score, Store
 from tidegate.experiments.storage.records import score_title
@@ -129,6 +129,15 @@ class Comparison:
     outputs: tuple[OutputComparison, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
+
+    def facts(self, rows: int) -> dict[str, Any]:
+        """Return the comparison as plain values, with at most `rows` of the most different rows of each output."""
+        told = asdict(self)
+        for letter, side in (("a", self.a), ("b", self.b)):
+            told[letter]["spend"] = token_facts(side.spend)
+        for output in told["outputs"]:
+            output["different"] = output["different"][:rows]
+        return told
 
 
 class _Columns:

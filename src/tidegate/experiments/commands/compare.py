@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict
-from typing import Any
 
 import typer
 from rich.table import Table
@@ -13,7 +11,7 @@ from rich.text import Text
 
 from tidegate.cli.common import print_table
 from tidegate.core.safe_text import json_line
-from tidegate.core.token_totals import cost_text, token_facts
+from tidegate.core.token_totals import cost_text
 from tidegate.experiments.commands.common import existing, found
 from tidegate.experiments.commands.display import NOTHING, printer, table
 from tidegate.experiments.comparison import Comparison, Interval, OutputComparison, compare
@@ -27,7 +25,7 @@ async def compared(
     async with existing(url, to_read=True) as store, _other(store, other_url) as other:
         comparison = await compare(store, await found(store, a), other, await found(other, b), confidence)
     if as_json:
-        typer.echo(json_line(facts(comparison, rows)))
+        typer.echo(json_line(comparison.facts(rows)))
         return
     console = printer()
     for line in _lines(comparison):
@@ -51,16 +49,6 @@ async def _other(store: Store, url: str | None) -> AsyncIterator[Store]:
         return
     async with existing(url, to_read=True) as other:
         yield other
-
-
-def facts(comparison: Comparison, rows: int) -> dict[str, Any]:
-    """Return a comparison as plain values, with at most `rows` of the most different rows of each output."""
-    told = asdict(comparison)
-    for letter, side in (("a", comparison.a), ("b", comparison.b)):
-        told[letter]["spend"] = token_facts(side.spend)
-    for output in told["outputs"]:
-        output["different"] = output["different"][:rows]
-    return told
 
 
 def _lines(comparison: Comparison) -> Iterator[str]:

@@ -65,7 +65,7 @@ class ExperimentView:
 
     def __init__(self, source: ExperimentSource) -> None:
         self.source = source
-        self.comparisons = ExperimentComparisons(source.url)
+        self.comparisons = ExperimentComparisons()
 
     async def listed(self, request: Request) -> Response:
         before = _number(request, "before")
@@ -97,7 +97,7 @@ class ExperimentView:
         if a is None or b is None or a == b:
             raise SourceProblem("a and b not usable: they must be the numbers of two experiments", status=400)
         store = await self.source.store()
-        sides = [await self._numbered(store, number) for number in (a, b)]
+        sides = await self._numbered(store, a), await self._numbered(store, b)
         from tidegate.experiments.screens import answers
 
         tallies, spends = await store.tallies.of([a, b]), await store.usages.spends([a, b])
@@ -106,8 +106,7 @@ class ExperimentView:
             for name, row in zip("ab", sides, strict=True)
         }
         progress = tuple((row.id, row.rows, _counted(tallies[row.id])) for row in sides)
-        names = (sides[0].name, sides[1].name)
-        return _json({**told, **self.comparisons.of((a, b), names, progress)})
+        return _json({**told, **self.comparisons.of(store, sides, progress)})
 
     async def compared_again(self, request: Request) -> Response:
         a, b = _number(request, "a"), _number(request, "b")

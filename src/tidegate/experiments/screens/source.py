@@ -4,8 +4,7 @@ This module imports no database library; `ExperimentSource.store` does, so that 
 made from tallies, whose size does not depend on the number of results. A process that a user starts by the page
 outlives the server.
 
-Comparisons are made by a process of their own, one at a time: that of large experiments computes for seconds, and needs
-scipy. In another process it delays no other answer, and its memory is free when it ends. The page asks each second, and
+Comparisons are made one at a time, and other answers go on between the pages of rows. The page asks each second, and
 the answers say how long it has been computing. The last comparisons are kept, with the progress of both experiments at
 their start, so that the page can say that results have been added since.
 """
@@ -15,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -28,10 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tidegate.core.wait_text import RecentRate
-from tidegate.errors import ConfigurationError, DatabaseFileLost, StoreError
+from tidegate.errors import ConfigurationError, DatabaseFileLost, Error, StoreError
 
 if TYPE_CHECKING:
-    from tidegate.experiments.storage import Store
+    from tidegate.experiments.storage import ExperimentRow, Store
 
 RETRY_SECONDS = 2.0
 """Seconds after which a database that could not be opened is tried again."""
@@ -154,8 +152,6 @@ class ExperimentSource:
         return self.started[number]
 
 
-COMPARE = ("from tidegate.cli.main import main; main()", "experiment", "compare", "--json")
-
 SHOWN_ROWS = 20
 """Most different rows that are shown of each output. Chosen: one screen."""
 
@@ -178,31 +174,30 @@ class ComparisonResult(NamedTuple):
 
 
 class ExperimentComparisons:
-    """Comparisons of experiments in the database at `url`. It belongs to one event loop."""
+    """Comparisons of the experiments of one database. It belongs to one event loop."""
 
-    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._url = url
-        self._clock = clock
+    def __init__(self) -> None:
         self._kept: dict[Pair, ComparisonResult] = {}
         self._running: tuple[Pair, float, asyncio.Task[None]] | None = None
 
     def forget(self, pair: Pair) -> None:
         self._kept.pop(pair, None)
 
-    def of(self, pair: Pair, names: tuple[str, str], progress: Hashable) -> dict[str, Any]:
+    def of(self, store: Store, sides: tuple[ExperimentRow, ExperimentRow], progress: Hashable) -> dict[str, Any]:
         """Return what is known of a comparison, which begins if it is not kept and no other one is being made."""
         if find_spec("scipy") is None:
             raise SourceProblem("comparison not made: scipy not installed; run: pip install 'tidegate[compare]'")
+        pair = sides[0].id, sides[1].id
         kept = self._kept.get(pair)
         if kept is not None:
             told = {"comparison": kept.facts, "failure": kept.problem, "made": kept.made}
             return {**told, "computing": None, "queued": False, "changed": kept.progress != progress}
         if self._running is None:
-            work = asyncio.create_task(self._make(pair, names, progress))
-            self._running = pair, self._clock(), work
+            work = asyncio.create_task(self._make(store, sides, progress))
+            self._running = pair, time.monotonic(), work
         running, began, _ = self._running
         own = running == pair
-        computing = self._clock() - began if own else None
+        computing = time.monotonic() - began if own else None
         told = {"comparison": None, "failure": "", "made": None, "changed": False}
         return {**told, "computing": computing, "queued": not own}
 
@@ -213,46 +208,22 @@ class ExperimentComparisons:
             with contextlib.suppress(asyncio.CancelledError):
                 await work
 
-    async def _make(self, pair: Pair, names: tuple[str, str], progress: Hashable) -> None:
+    async def _make(self, store: Store, sides: tuple[ExperimentRow, ExperimentRow], progress: Hashable) -> None:
+        a, b = sides
+        facts, problem = None, ""
         try:
-            facts, problem = await self._compared(names)
-        except (OSError, ValueError) as error:
-            facts, problem = None, f"comparison not made: {error}"
+            # In a thread: the import takes a while, in which other answers go on.
+            await asyncio.to_thread(importlib.import_module, "scipy.special")
+            from tidegate.experiments.comparison import compare
+
+            facts = (await compare(store, a, store, b)).facts(SHOWN_ROWS)
+        except Error as error:
+            problem = str(error)
+        except Exception as error:
+            problem = f"comparison not made: {type(error).__name__}: {error}"
         finally:
             self._running = None
-        self._kept.pop(pair, None)
-        self._kept[pair] = ComparisonResult(facts, problem[:SHOWN_LINE_CHARACTERS], time.time(), progress)
+        self._kept.pop((a.id, b.id), None)
+        self._kept[a.id, b.id] = ComparisonResult(facts, problem[:SHOWN_LINE_CHARACTERS], time.time(), progress)
         while len(self._kept) > KEPT_COMPARISONS:
             del self._kept[next(iter(self._kept))]
-
-    async def _compared(self, names: tuple[str, str]) -> tuple[dict[str, Any] | None, str]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            # Without it, a file of the current folder could take the place of a module.
-            "-P",
-            "-c",
-            *COMPARE,
-            "--rows",
-            str(SHOWN_ROWS),
-            "--",
-            *names,
-            # Not an option: a URL may have a password, and commands are visible to all users.
-            env=os.environ | {"TIDEGATE_DB": self._url},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            out, err = await process.communicate()
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            raise
-        if process.returncode == 0:
-            facts: dict[str, Any] = json.loads(out)
-            return facts, ""
-        lines = [line.strip() for line in err.decode(errors="replace").splitlines() if line.strip()]
-        said = lines[-1].removeprefix("tidegate: ") if lines else f"its process ended with code {process.returncode}"
-        return None, said
