@@ -13,12 +13,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
 
 from tests.storage.places import PATIENCE, SQLite
 from tests.storage.values import STALE, claimed, experiment, rows, run
 from tidegate.experiments.storage import Claim, ExperimentRow, Status, Store
-from tidegate.experiments.storage.database import WritingThread
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +33,7 @@ ACTS: dict[str, Act] = {
     "resume": lambda store, made, held: store.claims.resume(ENDED, "a"),
     "amend": lambda store, made, held: store.experiments.amend(held, {"task": "other.py:answer"}, 2),
     "create": lambda store, made, held: store.experiments.create("another", {}, 1, ""),
+    "add_rows": lambda store, made, held: store.datasets.add_rows(UNREAD, rows(100)),
     "complete": lambda store, made, held: store.datasets.complete(UNREAD),
     "write": lambda store, made, held: store.write([run(held, 0)]),
 }
@@ -82,23 +81,4 @@ async def test_an_act_that_has_begun_needs_no_turn_of_the_loop_to_be_committed(s
         act = await begun(ACTS[name](store, made, held))
         assert witness.sees_a_commit()
         await act
-    await store.close()
-
-
-async def test_rows_that_are_new_are_stored_in_one_visit(sqlite: SQLite, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = await Store.open(sqlite.url)
-    made = await store.experiments.create("capitals", {}, 1, "")
-    at_work = asyncio.Event()
-    run_there = WritingThread.run
-
-    async def noted(thread: WritingThread, work: Callable[[Connection], object]) -> object:
-        at_work.set()
-        return await run_there(thread, work)
-
-    monkeypatch.setattr(WritingThread, "run", noted)
-    with contextlib.closing(Observer(sqlite.path)) as witness:
-        adding = asyncio.create_task(store.datasets.add_rows(made.dataset_id, rows(100)))
-        await asyncio.wait_for(at_work.wait(), PATIENCE)
-        assert witness.sees_a_commit()
-        await adding
     await store.close()

@@ -31,7 +31,7 @@ class Plans:
         self._sqlite = place.on_sqlite
         self._generic = generic and not place.on_sqlite
         database = store.database
-        thread = [database._thread._engine] if database._thread is not None else []
+        thread = [database._writer] if database._writer is not None else []
         self._engines = [database._engine.sync_engine, *thread]
         for engine in self._engines:
             event.listen(engine, "before_cursor_execute", self._explain)
@@ -132,8 +132,8 @@ def plans(store: Store, place: Place, claim: Claim, known: str) -> Iterator[Plan
 async def _disconnected(store: Store) -> None:
     database = store.database
     await database._engine.dispose()
-    if database._thread is not None:
-        database._thread._engine.dispose()
+    if database._writer is not None:
+        database._writer.dispose()
 
 
 async def test_what_is_left_to_do_is_found_by_its_index(store: Store, claim: Claim, plans: Plans) -> None:

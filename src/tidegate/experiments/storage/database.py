@@ -17,6 +17,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -280,7 +281,8 @@ class Database:
         self.file = SQLiteFile(self.path) if self.sqlite else None
         self._engine = self._of_file(shared_engine(url))
         self._plain_engine: Callable[[], Engine] = lambda: self._of_file(plain_engine(url))
-        self._thread = WritingThread(self._of_file(plain_engine(url))) if self.sqlite else None
+        self._writer = self._of_file(plain_engine(url)) if self.sqlite else None
+        self._thread = ThreadPoolExecutor(1, "tidegate-store")
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._lending: set[asyncio.Task[Any]] = set()
         self._held = 0
@@ -302,8 +304,8 @@ class Database:
         """
         self._require_open()
         with self.translated():
-            if self._thread is not None:
-                return await self._thread.run(work)
+            if self._writer is not None:
+                return await self._in_thread(partial(_transacted, self._writer, work))
             async with self._borrowed(self._engine) as connection, connection.begin():
                 return await connection.run_sync(work)
 
@@ -319,7 +321,7 @@ class Database:
     async def hold(self) -> None:
         """Keep an SQLite file open from now on, and note its identity."""
         self._require_open()
-        if self.file is not None and self._thread is not None:
+        if self.file is not None and self._writer is not None:
             try:
                 await asyncio.to_thread(self.file.hold)
             except (OSError, sqlite3.Error) as error:
@@ -327,7 +329,7 @@ class Database:
                     f"database {self.shown} not opened: {error}", retryable="locked" in str(error)
                 ) from error
             # Open the writer's connection too: after a loss no new connection can be made.
-            await self._thread.connected()
+            await self._in_thread(partial(_connect, self._writer))
 
     async def lost(self) -> DatabaseFileLost | None:
         """Return the error for an SQLite file that is no longer in its place; else None."""
@@ -356,10 +358,18 @@ class Database:
             else:
                 await asyncio.sleep(RETURN_SECONDS)
         await self._engine.dispose()
-        if self._thread is not None:
-            await self._thread.close()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            # After the queued work: a cancelled caller may have left some.
+            await self._in_thread(writer.dispose)
+            # The thread has nothing left to do; a wait for its end would block the event loop.
+            self._thread.shutdown(wait=False)
         if self.file is not None:
             await asyncio.to_thread(self.file.close)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, run in the writing thread; a cancelled caller does not learn its outcome."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _of_file(self, engine: AnyEngine) -> AnyEngine:
         """Return the engine; on SQLite it connects only to an existing file, and only to the one held open."""
@@ -458,39 +468,17 @@ class Database:
             engine.dispose()
 
 
+def _transacted(engine: Engine, work: Callable[[Connection], T]) -> T:
+    with engine.begin() as connection:
+        return work(connection)
+
+
+def _connect(engine: Engine) -> None:
+    engine.raw_connection().close()
+
+
 class StorePart:
     """Data of one kind, read and written through the connections of one database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-
-class WritingThread:
-    """Thread with its own connection to an SQLite file, which runs each transaction as one job."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._thread = ThreadPoolExecutor(1, "tidegate-store")
-        self._closed = False
-
-    async def run(self, work: Callable[[Connection], T]) -> T:
-        """Return the result of `work`, run in a transaction; a cancelled caller does not learn its outcome."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
-
-    async def connected(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._connect)
-
-    async def close(self) -> None:
-        """End the thread after its queued work; a cancelled caller may have left some."""
-        if not self._closed:
-            self._closed = True
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
-            # The thread has nothing left to do; a wait for its end would block the event loop.
-            self._thread.shutdown(wait=False)
-
-    def _connect(self) -> None:
-        self._engine.raw_connection().close()
-
-    def _run(self, work: Callable[[Connection], T]) -> T:
-        with self._engine.begin() as connection:
-            return work(connection)
