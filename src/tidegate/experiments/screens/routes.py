@@ -89,7 +89,8 @@ class ExperimentView:
         store, row = await self._found(request)
         from tidegate.experiments.screens import answers
 
-        return _json(await answers.details(store, row, await self._stages(store, row), self.source))
+        stages = (await store.tallies.of([row.id]))[row.id]
+        return _json(await answers.details(store, row, stages, self.source))
 
     async def compared(self, request: Request) -> Response:
         """Return the comparison of two experiments, or for how long it has been computed."""
@@ -119,16 +120,10 @@ class ExperimentView:
         after, before = _cursor(request, "after"), _cursor(request, "before")
         store, row = await self._found(request)
         from tidegate.experiments.screens import answers
-        from tidegate.experiments.storage.row_pages import RowPage, row_page
+        from tidegate.experiments.storage.row_pages import row_page
 
-        stages = await self._stages(store, row)
-        status = wanted.status.value if wanted.status is not None else None
-        # No search in the index of other failures for one that the tally does not have.
-        if status and not any(stage.failed.get(status) for stage in stages.values()):
-            return _json(answers.page(RowPage()))
-        return _json(
-            answers.page(await row_page(store.database, row.id, wanted, after=after, before=before, limit=PAGE_ITEMS))
-        )
+        found = await row_page(store.database, row.id, wanted, after=after, before=before, limit=PAGE_ITEMS)
+        return _json(answers.page(found))
 
     async def row(self, request: Request) -> Response:
         store, row = await self._found(request)
@@ -203,9 +198,6 @@ class ExperimentView:
         if row is None:
             raise SourceProblem(f"experiment {number} not found: it may have been deleted")
         return row
-
-    async def _stages(self, store: Store, row: ExperimentRow) -> Mapping[str, StageTally]:
-        return (await store.tallies.of([row.id]))[row.id]
 
 
 def _guarded(answer: Answer) -> Answer:
