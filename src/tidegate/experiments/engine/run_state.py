@@ -399,10 +399,7 @@ class RunSlots:
         run = self._run
         if run.cap is None:
             return
-        held = len(run.in_flight) - sum(self._lending_of) >= run.cap
-        if held and not run.live:
-            return
-        run.shared.fair_queue.hold(run.id, held)
+        run.shared.fair_queue.hold(run.id, len(run.in_flight) - sum(self._lending_of) >= run.cap)
 
     def _tell_of_bound(self, cap: int) -> None:
         """Log once that `max_concurrency` holds back calls which could start."""

@@ -16,7 +16,6 @@ import logging
 import threading
 from collections.abc import Hashable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tidegate.admission.audit import opened
 from tidegate.core.limiter_state import Permit
@@ -38,9 +37,6 @@ from tidegate.experiments.storage import BatchState, Claim, ExperimentRow, LogLe
 from tidegate.experiments.storage.spend_reserve import RECENT_JOBS
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 from tidegate.pool.threads import call_in_loop
-
-if TYPE_CHECKING:
-    from tidegate.experiments.engine.run_state import RunnerContext
 
 logger = logging.getLogger("tidegate")
 

@@ -164,8 +164,6 @@ class Chunks(StorePart):
         Return the experiments that run. A claim that the replica never heard of is not renewed: its connection broke
         after the claim was stored, or its run ended during it. So that chunk becomes free, for this replica as well.
         """
-        if not held:
-            return frozenset()
         places = [(number, first) for number, firsts in held.items() for first in firsts]
         renewed = (
             update(chunks)
