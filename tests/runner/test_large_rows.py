@@ -209,7 +209,7 @@ async def test_writer_with_large_results_has_no_room_until_they_are_written() ->
             return frozenset()
 
     result = RunResult(1, 1, 0, 1, ResultStatus.OK, output=TEXT)
-    made = ResultWriter(Store(), batch=100, batch_seconds=60.0, bound=1000, on_room=lambda: None)  # type: ignore[arg-type]
+    made = ResultWriter(Store(), batch=100, on_room=lambda: None)  # type: ignore[arg-type]
     for count in range(1, 8):
         made.put(Receiver(), None, result)
         assert made.room is (400 * count < 2000)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests import constants
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
 from tidegate.errors import StoreError
 from tidegate.experiments import Evaluator, Experiment
@@ -73,10 +74,8 @@ def result(ordinal: int, experiment: int = 1) -> RunResult:
 
 def writer_of(paper: Paper, bound: int = 1000, batch: int = 10, seconds: float = 0.0) -> tuple[ResultWriter, list[str]]:
     roomy: list[str] = []
-    made = ResultWriter(
-        cast(Store, paper), batch=batch, batch_seconds=seconds, bound=bound, on_room=lambda: roomy.append("room")
-    )
-    return made, roomy
+    constants.replace(UNWRITTEN_RESULTS=bound, WRITE_SECONDS=seconds)
+    return ResultWriter(cast(Store, paper), batch=batch, on_room=lambda: roomy.append("room")), roomy
 
 
 async def written(paper: Paper, count: int, **kwargs: Any) -> RecordingReceiver:

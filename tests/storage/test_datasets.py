@@ -87,7 +87,7 @@ async def test_rows_come_back_as_they_were_with_their_names_and_lines(store: Sto
     await store.datasets.add_rows(
         made.dataset_id, [NewRow(0, "first", content, line=1), NewRow(1, "bad", invalid="no \x00 comma", line=2)]
     )
-    await store.datasets.complete(made.dataset_id)
+    await store.datasets.complete(made.dataset_id, 2)
     assert await stored(store, made.id) == [
         PendingTask(0, 1, content, line=1),
         PendingTask(1, 1, None, invalid="no � comma", line=2),

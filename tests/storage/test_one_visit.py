@@ -34,7 +34,7 @@ ACTS: dict[str, Act] = {
     "amend": lambda store, made, held: store.experiments.amend(held, {"task": "other.py:answer"}, 2),
     "create": lambda store, made, held: store.experiments.create("another", {}, 1, ""),
     "add_rows": lambda store, made, held: store.datasets.add_rows(UNREAD, rows(100)),
-    "complete": lambda store, made, held: store.datasets.complete(UNREAD),
+    "complete": lambda store, made, held: store.datasets.complete(UNREAD, 0),
     "write": lambda store, made, held: store.write([run(held, 0)]),
 }
 

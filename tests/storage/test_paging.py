@@ -22,7 +22,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 async def large(store: Store, count: int) -> int:
     made = await store.experiments.create("large", {}, 1, "")
     await store.datasets.add_rows(made.dataset_id, [NewRow(n, str(n), {"p": f"{n}{LARGE}"}) for n in range(count)])
-    await store.datasets.complete(made.dataset_id)
+    await store.datasets.complete(made.dataset_id, count)
     return made.id
 
 

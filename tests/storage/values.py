@@ -32,7 +32,7 @@ async def experiment(store: Store, count: int = 3, repetitions: int = 1, name: s
     """A new experiment with so many rows, all stored."""
     made = await store.experiments.create(name, {"task": "eval.py:answer"}, repetitions, "questions.jsonl")
     await store.datasets.add_rows(made.dataset_id, rows(count))
-    await store.datasets.complete(made.dataset_id)
+    await store.datasets.complete(made.dataset_id, count)
     return made
 
 

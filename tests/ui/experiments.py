@@ -98,7 +98,7 @@ async def _claimed(store: Store, name: str, evaluators: list[str], rows: list[Ne
     spec: dict[str, Any] = {"name": name, "task": "answer", "evaluators": {each: [] for each in evaluators}, **more}
     experiment = await store.experiments.create(name, spec, 1, f"{name}.jsonl")
     await store.datasets.add_rows(experiment.dataset_id, rows)
-    await store.datasets.complete(experiment.dataset_id)
+    await store.datasets.complete(experiment.dataset_id, len(rows))
     claim = await store.claims.claim(experiment.id, "elsewhere", 60.0)
     assert claim is not None
     return claim

@@ -414,7 +414,7 @@ async def stopped_run(database: Path) -> int:
     spec: dict[str, Any] = {"name": "counted", "source": "counted.py:experiment", "task": "answer", "evaluators": {}}
     made = await store.experiments.create("counted", spec, 1, "rows")
     await store.datasets.add_rows(made.dataset_id, [NewRow(n, str(n), {"n": n}) for n in range(30)])
-    await store.datasets.complete(made.dataset_id)
+    await store.datasets.complete(made.dataset_id, 30)
     claim = await store.claims.claim(made.id, "a", 60.0)
     assert claim is not None
     await store.claims.release(claim, Status.STOPPED)

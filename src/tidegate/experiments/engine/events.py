@@ -61,11 +61,10 @@ class Subscription:
     `lost` counts the events that were dropped because it was too slow.
     """
 
-    def __init__(self, hub: SubscriberHub, topic: int | str, size: int) -> None:
+    def __init__(self, hub: SubscriberHub, topic: int | str) -> None:
         self.lost = 0
         self._hub = hub
         self._topic = topic
-        self._size = size
         self._events: deque[Event] = deque()
         self._news = asyncio.Event()
         self._ended = False
@@ -88,7 +87,7 @@ class Subscription:
 
     def put(self, event: Event) -> None:
         """Add an event; if the stream is full, one event is lost."""
-        if len(self._events) >= self._size:
+        if len(self._events) >= MAX_EVENTS:
             self.lost += 1
             if isinstance(event, Chunk):
                 return
@@ -120,7 +119,7 @@ class SubscriberHub:
         self._topics: dict[int | str, list[Subscription]] = {}
 
     def subscribe(self, topic: int | str) -> Subscription:
-        made = Subscription(self, topic, MAX_EVENTS)
+        made = Subscription(self, topic)
         self._topics.setdefault(topic, []).append(made)
         return made
 

@@ -22,7 +22,7 @@ from tidegate.experiments.engine.loader import restored
 from tidegate.experiments.engine.progress import Progress, Summary
 from tidegate.experiments.engine.queues import FairQueue
 from tidegate.experiments.engine.replica import STALE_SECONDS, actor, replica_name
-from tidegate.experiments.engine.results import UNWRITTEN_RESULTS, WRITE_SECONDS, ResultWriter
+from tidegate.experiments.engine.results import ResultWriter
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunnerContext
 from tidegate.experiments.engine.settings import RunnerSettings
@@ -295,10 +295,7 @@ class ExperimentRunner:
         wake = self._dispatcher.wake
         registry = self._registry if self._registry is not None else default_registry()
         fair_queue = FairQueue()
-        self._writer = ResultWriter(
-            store, batch=settings.batch, batch_seconds=WRITE_SECONDS, bound=UNWRITTEN_RESULTS,
-            on_room=self._dispatcher.on_room,
-        )  # fmt: skip
+        self._writer = ResultWriter(store, batch=settings.batch, on_room=self._dispatcher.on_room)
         gates = KeyGates(registry, fair_queue, loop, wake, random.random)
         shared = RunnerContext(
             store, registry, settings, loop, fair_queue, gates, self._writer, self._hub, wake,

@@ -4,7 +4,7 @@ Every terminal outcome leaves one row in the store. An evaluator's result has na
 value. A failure has no score. `tidegate.pool.failure_class` classifies the end of a call.
 
 One queue holds the results in the order of their arrival, so a run is written before its evaluations. A batch is
-written when it is full, or when its first result has waited `batch_seconds`. During a write the next batch fills, and
+written when it is full, or when its first result has waited `WRITE_SECONDS`. During a write the next batch fills, and
 it may be larger. `put` never blocks: callers check `room` before they start more work. If the database is unavailable,
 the write is repeated. If the store refuses a batch permanently, its results are written one by one, so one bad result
 affects only itself. A result leaves the queue at the moment its receiver is notified. After any other error, `run` can
@@ -217,17 +217,12 @@ class QueuedResult(NamedTuple):
 class ResultWriter:
     """Queue of results, and the task that empties it.
 
-    `batch` is in results, `batch_seconds` in seconds. `bound` is the number of queued results at which `room` is False.
-    `on_room` is called when `room` is True after a write.
+    `batch` is in results. `on_room` is called when `room` is True after a write.
     """
 
-    def __init__(
-        self, store: Store, *, batch: int, batch_seconds: float, bound: int, on_room: Callable[[], None]
-    ) -> None:
+    def __init__(self, store: Store, *, batch: int, on_room: Callable[[], None]) -> None:
         self._store = store
         self._batch = batch
-        self._batch_seconds = batch_seconds
-        self._bound = bound
         self._on_room = on_room
         self._entries: deque[QueuedResult] = deque()
         self._size = 0
@@ -239,7 +234,7 @@ class ResultWriter:
 
     @property
     def room(self) -> bool:
-        return len(self._entries) < self._bound and self._size < UNWRITTEN_BYTES
+        return len(self._entries) < UNWRITTEN_RESULTS and self._size < UNWRITTEN_BYTES
 
     @property
     def waiting(self) -> int:
@@ -327,7 +322,7 @@ class ResultWriter:
     async def _filled(self) -> None:
         if len(self._entries) < self._batch and self._size < BATCH_BYTES and not self._closing:
             try:
-                async with asyncio.timeout(self._batch_seconds):
+                async with asyncio.timeout(WRITE_SECONDS):
                     await self._full.wait()
             except TimeoutError:
                 pass

@@ -43,15 +43,11 @@ class Datasets(StorePart):
         stored = [{"digest": key, "body": bodies[key]} for key in sorted(bodies)]
         await self._database.transacted(partial(_add, self._database.sqlite, dataset_id, stored, values))
 
-    async def complete(self, dataset_id: int, rows: int | None = None) -> None:
+    async def complete(self, dataset_id: int, rows: int) -> None:
         """Mark the dataset as complete; raise `DatasetChanged` where its number of rows is not `rows`."""
-        one = datasets.c
-        whole = one.id == dataset_id if rows is None else and_(one.id == dataset_id, one.rows == rows)
+        whole = and_(datasets.c.id == dataset_id, datasets.c.rows == rows)
         completed = update(datasets).where(whole).values(complete=True)
-        if (
-            not await self._database.transacted(lambda connection: connection.execute(completed).rowcount)
-            and rows is not None
-        ):
+        if not await self._database.transacted(lambda connection: connection.execute(completed).rowcount):
             raise DatasetChanged(ordinal=rows, gone=True)
 
 
