@@ -13,8 +13,7 @@ learns the three numbers from outcomes:
   large as the one before.
 
 Calls arrive later than they were sent, for instance when connections are made. So an outcome counts only as far as it
-proves the same for an arrival `LATE_GRACES` graces later. A refusal that such a delay explains changes no number. From
-then on, calls wait for that delay after those of the period before; it halves with each period without another one.
+proves the same for an arrival `LATE_GRACES` graces later.
 
 All instants and durations are in seconds.
 """
@@ -116,8 +115,6 @@ class GrowthLimit:
         "_batch",
         "_begun_at",
         "_best",
-        "_delay",
-        "_delayed_at",
         "_heard_at",
         "_left",
         "_periods",
@@ -144,8 +141,6 @@ class GrowthLimit:
         self._tried_at = -INFINITY
         # Calls whose admission proves something, and is not known yet.
         self._tried: Sends = []
-        # By how much calls arrive late, and when that was seen last or halved.
-        self._delay, self._delayed_at = 0.0, 0.0
         # When the calls have been heard of that went before the newest refusal was known.
         self._heard_at = -INFINITY
 
@@ -215,9 +210,7 @@ class GrowthLimit:
         if now > self._refused_at + best.patience * best.seconds:
             best.rest()
             self._refused_at = now
-        if self._delay and now > self._delayed_at + best.seconds:
-            self._delay, self._delayed_at = self._delay / 2.0, now
-        lately, before = best.counts(sends, len(sends), now - self._delay)
+        lately, before = best.counts(sends, len(sends), now)
         sure = max(self.least, best.low * before)
         self.rate = sure / best.seconds
         if lately + 1 <= sure:
@@ -245,19 +238,18 @@ class GrowthLimit:
     def _opens(self, now: float) -> float:
         """Return when enough calls have left the period."""
         sends, period, least, low = self._sends, self._best.seconds, self.least, self._best.low
-        for place in range(bisect_right(sends, (now - self._delay - period, INFINITY)), len(sends)):
+        for place in range(bisect_right(sends, (now - period, INFINITY)), len(sends)):
             at = sends[place][0] + period + PERIOD_TICK_SECONDS
             gone = bisect_right(sends, (at - 2.0 * period, INFINITY))
             if len(sends) - place <= max(least, low * (place + 1 - gone)):
-                return max(now, at + self._delay)
-        return now + period + self._delay
+                return max(now, at)
+        return now + period
 
     def refused(self, number: int, sent_at: float, now: float, grace: float) -> None:
         sends = self._sends
         place = next((place for place in range(len(sends) - 1, -1, -1) if sends[place][1] == number), -1)
         if place < 0:
             return
-        self._explain_by_delay(place, sent_at, LATE_GRACES * grace)
         for each in self._periods:
             each.refused(*each.counts(sends, place + 1, sent_at - LATE_GRACES * grace), self.least)
         self._choose()
@@ -265,24 +257,6 @@ class GrowthLimit:
         self._batch = self._left = 0
         self._tried_at = self._refused_at = now
         self._heard_at = now + (now - sent_at)
-
-    def _explain_by_delay(self, place: int, sent_at: float, most: float) -> None:
-        """Take in the least delay, up to `most`, at which the numbers refuse a call that they allowed."""
-        sends, best = self._sends, self._best
-        lately, before = best.counts(sends, place + 1, sent_at - self._delay)
-        if lately > max(self.least, best.low * before):
-            return
-        begun = place + 1 - lately
-        gone = begun - before
-        for left in range(begun - 1, -1, -1):
-            delay = sent_at - best.seconds - sends[left][0] + PERIOD_TICK_SECONDS
-            if delay > most:
-                return
-            while gone and sends[gone - 1][0] > sent_at - delay - 2.0 * best.seconds:
-                gone -= 1
-            if place + 1 - left > max(self.least, best.low * (left - gone)):
-                self._delay, self._delayed_at = delay, sent_at
-                return
 
     def withdrawn(self, sent_at: float) -> None:
         place = bisect_right(self._sends, (sent_at, INFINITY)) - 1
