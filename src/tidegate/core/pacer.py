@@ -164,7 +164,7 @@ class Pacer:
 
     def expects(self, cause: Cause) -> bool:
         """Return whether the model of a limit on growth explains refusals of this cause."""
-        return self.phase is PacerPhase.RAMP and self._ramp.growth is not None and self._ramp.expects(cause)
+        return self.phase is PacerPhase.RAMP and self._ramp.expects(cause)
 
     def sent(self, now: float, waited: float = 0.0) -> None:
         """Count a call that goes out after waiting `waited` seconds; asked only while active."""
@@ -179,8 +179,10 @@ class Pacer:
                 self._leave_window(now)
             return
         ramping = self.phase is PacerPhase.RAMP
-        if ramping and self._ramp.sent(spacing, gauge.sent - 1, gauge.burst, proven, now):
-            return
+        if ramping:
+            if self._ramp.sent(spacing, gauge.sent - 1, gauge.burst, proven, now):
+                return
+            self._start_up(self.rate, now)
         suspicious = self.phase is PacerPhase.STARTUP or self._windows.expected or spacing.waits >= OUTAGE_WAITS
         if proven and spacing.waits >= WINDOW_SIGN_WAITS and suspicious and not ramping:
             if self._windows.suspect(gauge, spacing, now):
@@ -234,7 +236,6 @@ class Pacer:
         if cause is Cause.SLOPE:
             self.phase = PacerPhase.RAMP
             self.spacing.set_rate(self._ramp.first(run, sent_at), now)
-            self._after(self._ramp.seconds, 0, now)
         else:
             rate = self._startup.first(run, wait)
             if known > 0.0:
@@ -301,14 +302,11 @@ class Pacer:
         # Where nothing was admitted, an outage may have refused as well as a rate.
         told = self.named and count > 0 and self.gauge.informed
         self._changed = not (told and self.gauge.believe(self._least, self._highest))
-        if cause is Cause.SLOPE:
-            self._too_steep(count, now)
-        else:
-            tried = self._judge_floor(let_in, alone, sent_at, now) and sent_at > self._floor.since
-            if tried and (not self.gauge.informed or self._highest > WIDE_RATE_RATIO * self._least):
-                return
-            held = self.phase is PacerPhase.CRUISE and not tried
-            self._learn(let_in, count, seconds, cause, held, sent_at, now)
+        tried = self._judge_floor(let_in, alone, sent_at, now) and sent_at > self._floor.since
+        if tried and (not self.gauge.informed or self._highest > WIDE_RATE_RATIO * self._least):
+            return
+        held = self.phase is PacerPhase.CRUISE and not tried
+        self._learn(let_in, count, seconds, cause, held, sent_at, now)
         if not 0 < count < PROGRESS_CALLS:
             # Where nothing came back it is still empty.
             self.gauge.zero(let_in, sent_at)
@@ -539,10 +537,7 @@ class Pacer:
 
     def _step(self, now: float) -> None:
         """Take in that the calls sent at this pace were admitted."""
-        if self.phase is PacerPhase.RAMP:
-            self.spacing.set_rate(self._ramp.step(self.rate), now)
-            self._after(self._ramp.seconds, 0, now)
-        elif self.phase is PacerPhase.STARTUP:
+        if self.phase is PacerPhase.STARTUP:
             self._after(RISE_STEP_SECONDS, SEEK_CALLS, now)
             gauge = self.gauge
             if self._floor.trying and (not gauge.informed or self._floor.holds(gauge.let_in, gauge.content, now)):
@@ -563,15 +558,6 @@ class Pacer:
             self.spacing.set_rate(rate, now)
             self._after(seconds, RISE_STEP_CALLS, now)
 
-    def _too_steep(self, count: int, now: float) -> None:
-        self.phase, self._ramp.growth = PacerPhase.RAMP, None
-        self._floor.trying = False
-        if count:
-            self._ramp.refused()
-        else:
-            self._wait(Cause.SLOPE, now, now)
-        self._after(self._ramp.seconds, 0, now)
-
     def _rest(self, unused: float, now: float) -> None:
         """Take in that the pace was left unused for these seconds, which prove nothing."""
         if self.phase is PacerPhase.PROBE_UP:
@@ -580,7 +566,7 @@ class Pacer:
             # The hold lasts as long in use: short bursts would never end it otherwise.
             self._next += unused
         else:
-            self._after(self._ramp.seconds, SEEK_CALLS, now)
+            self._after(RISE_STEP_SECONDS, SEEK_CALLS, now)
 
     def _after(self, seconds: float, calls: int, now: float) -> None:
         self._next, self._next_count = now + seconds, self.gauge.sent + calls

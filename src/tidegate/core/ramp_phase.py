@@ -1,31 +1,23 @@
 """Phase of the pacer in which the provider refuses fast growth (slope).
 
 Theory of operation. After the first refusal single attempts go until one is admitted. From then on the model of a limit
-on growth (`GrowthLimit`) says when the next call may go. Where the silence shows no period, the pace grows steadily
-instead: a step holds for `seconds`, longer after each refusal, and shorter again after each step that holds.
+on growth (`GrowthLimit`) says when the next call may go. Where the silence shows no period, the pacer seeks a rate.
 """
 
 from __future__ import annotations
 
 from tidegate.core.growth_limit import LATE_GRACES, GrowthLimit
-from tidegate.core.pacer_phases import LEAST_CALLS_PER_SECOND, MAX_WAITS, RISE_STEP_SECONDS
+from tidegate.core.pacer_phases import LEAST_CALLS_PER_SECOND, MAX_WAITS
 from tidegate.core.rate_meter import Burst, PacingBucket
 from tidegate.core.values import INFINITY, Cause
 
-CLIMB_FROM = 1.2
-CLIMB = 1.1
-CLIMB_SLOWER = 1.2
-"""First pace, as a multiple of what was admitted in a second, growth at each step, and factor of a step's seconds. A
-refusal multiplies the seconds, and a step that holds divides them, down to `RISE_STEP_SECONDS`."""
-
 
 class RampPhase:
-    """The climb of one key: by the `growth` model, or without one by a step after each `seconds`."""
+    """The climb of one key by the `growth` model."""
 
-    __slots__ = ("_lone_at", "_refused_at", "_resumed_at", "_told", "_waves", "growth", "seconds")
+    __slots__ = ("_lone_at", "_refused_at", "_resumed_at", "_told", "_waves", "growth")
 
     def __init__(self) -> None:
-        self.seconds = RISE_STEP_SECONDS
         self.growth: GrowthLimit | None = None
         self._lone_at = 0.0
         # Refusals name the limit on growth.
@@ -45,15 +37,7 @@ class RampPhase:
     def first(self, run: Burst, sent_at: float) -> float:
         """Return the first pace, in calls a second, after the refusal of what came after `run`, sent at `sent_at`."""
         self.growth, self._told = GrowthLimit(run, sent_at), True
-        return max(LEAST_CALLS_PER_SECOND, CLIMB_FROM * run.calls / max(1.0, run.seconds))
-
-    def step(self, pace: float) -> float:
-        """Return the pace after one that was admitted."""
-        self.seconds = max(RISE_STEP_SECONDS, self.seconds / CLIMB_SLOWER)
-        return pace * CLIMB
-
-    def refused(self) -> None:
-        self.seconds *= CLIMB_SLOWER
+        return max(LEAST_CALLS_PER_SECOND, run.calls / max(1.0, run.seconds))
 
     def sent(self, spacing: PacingBucket, number: int, burst: float, proven: bool, now: float) -> bool:
         """Return whether the model continues with a call that goes out; `proven`: the lone one was admitted."""
