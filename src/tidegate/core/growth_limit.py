@@ -37,10 +37,6 @@ LATE_GRACES = 2.0
 """Graces by which calls may arrive late. Measured: 1 took delays for a smaller growth, at 0.5 refusals a call (drawn
 providers)."""
 
-PATIENT_PERIODS = 2
-"""Periods without a refusal after which the growth is tried beyond its bound, doubled with each trial in vain.
-Measured: 1 cost 0.03 refusals a call (16 drawn providers)."""
-
 MAX_PERIOD_CALLS = 1 << 13
 """Calls of two periods from which on the model is given up, because of its memory and checkpoints."""
 
@@ -54,17 +50,15 @@ Sends = list[tuple[float, int]]
 class GrowthPeriod:
     """A period that may be the provider's, with the bounds of the growth under it.
 
-    `misfits` counts the outcomes that contradict others. After `patience` periods without a refusal the highest growth
-    is looked for again.
+    `misfits` counts the outcomes that contradict others.
     """
 
-    __slots__ = ("_former", "high", "low", "misfits", "patience", "seconds")
+    __slots__ = ("high", "low", "misfits", "seconds")
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.low, self.high = 1.0, INFINITY
         self.misfits = 0
-        self.patience, self._former = PATIENT_PERIODS, INFINITY
 
     def counts(self, sends: Sends, place: int, at: float) -> tuple[int, int]:
         """Return how many of the first `place` calls are in the period that ends at `at`, and in the one before."""
@@ -79,8 +73,6 @@ class GrowthPeriod:
         if self.low > self.high:
             self.misfits += 1
             self.high = INFINITY
-        if self.low > self._former:
-            self._former, self.patience = INFINITY, PATIENT_PERIODS
 
     def refused(self, lately: int, before: int, least: int) -> None:
         """Take in that a period refused the last of `lately` calls, after one with `before`."""
@@ -92,12 +84,6 @@ class GrowthPeriod:
                 self.misfits += 1
                 self.low = min(self.low, max(1.0, (lately - 1) / before))
             self.high = min(self.high, growth)
-
-    def rest(self) -> None:
-        """Look for the highest growth again: a refusal may have had another cause, or the growth has changed."""
-        if self.high < INFINITY:
-            self._former, self.high = self.high, INFINITY
-            self.patience *= 2
 
 
 def _misfits(period: GrowthPeriod) -> int:
@@ -207,9 +193,6 @@ class GrowthLimit:
         self._settle(now, grace)
         now = max(now, self._heard_at)
         best, sends = self._best, self._sends
-        if now > self._refused_at + best.patience * best.seconds:
-            best.rest()
-            self._refused_at = now
         lately, before = best.counts(sends, len(sends), now)
         sure = max(self.least, best.low * before)
         self.rate = sure / best.seconds
@@ -255,7 +238,7 @@ class GrowthLimit:
         self._choose()
         self._remove(place)
         self._batch = self._left = 0
-        self._tried_at = self._refused_at = now
+        self._tried_at = now
         self._heard_at = now + (now - sent_at)
 
     def withdrawn(self, sent_at: float) -> None:
