@@ -193,8 +193,6 @@ class Pacer:
             self._windows.lone_at = now
         if unused:
             self._rest(unused, now)
-            if spacing.full and gauge.rate and gauge.burst >= SMALL_BUCKET_CALLS:
-                gauge.fill(now)
         if not alone and now >= self._next and gauge.sent >= self._next_count:
             self._step(now)
         self._try_floor(now)
@@ -285,8 +283,6 @@ class Pacer:
             return
         if windowed and self._refuse_windowed(let_in, mark, sent_at, now):
             self.gauge.zero(let_in, sent_at)
-            return
-        if self.phase is not PacerPhase.RAMP and self.gauge.measure_content(let_in, sent_at):
             return
         count, seconds = self.gauge.since_zero(let_in, sent_at)
         windows, stated = self._windows, self.stated

@@ -6,8 +6,6 @@ provider admitted exactly the units that came back. So `admitted / seconds` is i
 bucket is. The calls admitted before the very first refusal are the content of the bucket, except for the units that
 came back.
 
-A client that was idle finds the bucket full. What it admits from then on, less what came back, is the content.
-
 `PacingBucket` is a small token bucket that refills at `rate`; a refusal empties it. It holds one call, and what came
 back while a call waited, because a late event loop catches up. After an idle time it holds what the provider's bucket
 kept. After a refusal nothing goes for a while, then one attempt goes *alone*. Since refusals return much sooner than
@@ -29,10 +27,6 @@ BEST_RATE_KEPT_SHARE = 0.93
 REMEMBERED_SENDS = 512
 """Sends whose instants are kept, at 16 bytes each. Chosen: all are read at each refusal."""
 
-MEASURED_CONTENT_SHARE = 0.5
-"""Least share of the content that must be admitted before a refusal after an idle time measures it. Less shows a lower
-rate, or chance. Chosen: half is seen in one burst."""
-
 DEEP_BUCKET_SECONDS = 3.0
 """Seconds of its rate that a deep bucket holds: right after it was drained, little is admitted at first."""
 
@@ -53,8 +47,6 @@ class RateMeter:
     """
 
     __slots__ = (
-        "_full_at",
-        "_full_count",
         "_least_content",
         "_refused",
         "_refused_mark",
@@ -93,7 +85,6 @@ class RateMeter:
         self.first: Burst | None = None
         self.first_at = 0.0
         self._least_content = 1.0
-        self._full_at, self._full_count = INFINITY, 0
         self._sends: deque[tuple[int, float]] | None = None
         self.stated: tuple[float, float] | None = None
         self._zero_stated: tuple[float, float] | None = None
@@ -114,7 +105,7 @@ class RateMeter:
     def begin(self, at: float) -> None:
         """Count from here on: the hidden quota was empty."""
         self._zero_at, self._zero_count, self._zero_mark = at, self.sent - self._refused, self.sent - 1
-        self._zero_stated, self._full_at = self.stated, INFINITY
+        self._zero_stated = self.stated
         self._seen = self._zero_count
         self.price = 0
 
@@ -243,29 +234,6 @@ class RateMeter:
         self._zero_stated = self.stated
         self._zero_at, self._zero_count, self._zero_mark = sent_at, let_in, self._refused_mark
 
-    def fill(self, now: float) -> None:
-        """Take in that the bucket is full when a call goes at `now`, because the client left it unused."""
-        self._full_at, self._full_count = now, self.let_in - 1
-
-    def measure_content(self, let_in: int, sent_at: float) -> bool:
-        """Take in a refusal of the attempt sent at `sent_at`; return whether it is the first since a full bucket.
-
-        A full bucket loses its refill, so such a refusal shows no rate. It shows the content if most calls came out of
-        that: else a small error of the rate would count as content.
-        """
-        seconds, calls = sent_at - self._full_at, let_in - self._full_count
-        if seconds < 0.0:
-            return False
-        self._full_at = INFINITY
-        back = self.rate * seconds
-        if calls - back < MEASURED_CONTENT_SHARE * self.burst:
-            return False
-        if back <= calls - back:
-            self.first, self._least_content = Burst(calls, seconds), 1.0
-            self.burst = max(1.0, calls - back)
-        self.zero(let_in, sent_at)
-        return True
-
     def measured(self, count: int, seconds: float) -> None:
         """Take in a measurement: `count` calls came back in `seconds`."""
         self.rate = count / seconds
@@ -283,11 +251,10 @@ class PacingBucket:
     """The spacing of one key's calls; `rate` is in calls a second, instants are monotonic seconds.
 
     An attempt that went alone was admitted where nothing was heard of it for `grace` seconds. `waits` counts how often
-    in a row one was refused, `wait` is how long the last of them waited, in seconds. `full` says that the bucket of the
-    provider had time to fill before the newest call.
+    in a row one was refused, `wait` is how long the last of them waited, in seconds.
     """
 
-    __slots__ = ("_at", "_judged_at", "_level", "_lone", "_rate", "_saved", "full", "grace", "wait", "waits")
+    __slots__ = ("_at", "_judged_at", "_level", "_lone", "_rate", "_saved", "grace", "wait", "waits")
 
     def __init__(self) -> None:
         self._rate = 0.0
@@ -295,7 +262,7 @@ class PacingBucket:
         self.waits = 0
         self.wait = 0.0
         self._level = self._at = 0.0
-        self._lone = self.full = False
+        self._lone = False
         self._saved = 0.0
         self._judged_at = INFINITY
 
@@ -342,7 +309,6 @@ class PacingBucket:
         level = self._level + self._rate * (now - self._at)
         most = 1.0 + self._rate * waited + self._saved
         unused = (level - most) / self._rate if level > most + 1.0 else 0.0
-        self.full = unused > 0.0 and level >= burst
         if unused:
             self._saved = most = min(level, burst)
         self._saved = max(0.0, min(self._saved, level) - 1.0)
