@@ -116,7 +116,7 @@ def all_governed(done: Done, provider: Simulator) -> None:
     assert done.code == 0, (done.out, done.lines)
     assert truth.answered == ROWS
     said = f"tidegate: {ROWS} calls, {ROWS} answered, 0 given up, {truth.refusals} refusals? retried, "
-    used = r"\d+% of the limit used \(12 requests/s\), \d+ input \+ \d+ output tokens"
+    used = r"\d+% of the limit used \(12 requests/\S+\), \d+ input \+ \d+ output tokens"
     rest = used + r"(, shared by \d+ processes \(file\))?$"
     assert re.match(said + rest, done.last), done.lines
 

@@ -200,7 +200,7 @@ def test_threads_are_counted_too(pool_size: int) -> None:
 
     def call(row: Any) -> Any:
         if row == 2 and next(refusals, False):
-            raise Answered429({"retry-after": "0.01"})
+            raise Answered429({"retry-after": "0.3"})
         if row == 3:
             raise Outage
         return row
