@@ -110,6 +110,7 @@ class ChargingModel:
         "_low",
         "_needed",
         "_predicted",
+        "_refused_below",
         "_scores",
         "_since_span",
         "_spans",
@@ -132,6 +133,8 @@ class ChargingModel:
         self._spans = 0
         self._better = self._votes = 0
         self.refuted: tuple[int, ...] = ()
+        # Of the newest answer, where it was a refusal: what is unsure of it, the other way round.
+        self._refused_below: Sequence[float] | None = None
         self._scores = [0.0] * len(RULES[unit])
         self.forget_span()
 
@@ -191,6 +194,7 @@ class ChargingModel:
         `rounding`.
         """
         self._add(low, high, predicted)
+        self._refused_below = None
         if self._since_span < max(self._needed, SPAN_LIMIT_SHARE * limit + rounding):
             return False
         unsure = find_unsure() if find_unsure is not None else None
@@ -202,7 +206,7 @@ class ChargingModel:
             if self._since_span < self._needed:
                 return False  # it may fit only because so much is unsure
         self._scores = self._scored(errors)
-        best = self._best(self._scores, least, most)
+        best = self._best(self._scores, least, most, BETTER_ERROR_SHARE)
         proves = least > -INFINITY and most < INFINITY
         if proves:
             self.refuted = tuple(each for each, error in enumerate(errors) if error > RIGHT_RELATIVE_ERROR)
@@ -223,6 +227,63 @@ class ChargingModel:
         if self._votes < needed:
             return False
         return self._take(best, now)
+
+    def emptied(
+        self,
+        low: float,
+        high: float,
+        predicted: Sequence[float],
+        outstanding: Sequence[tuple[float, ...]],
+        limit: float,
+        now: float,
+        find_unsure: Callable[[], Unsure] | None = None,
+    ) -> bool:
+        """Add a fall that a refusal shows, as `fell` does; return whether another rule holds from now on.
+
+        Calls overtake each other, so at most all calls that are `outstanding` are in the fall. A rule that predicts
+        less with all of them is refuted.
+        """
+        if self._low == -INFINITY:
+            self.forget_span()  # this fall alone says more
+        self._add(low, high, predicted)
+        unsure = find_unsure() if find_unsure is not None else None
+        begun, self._refused_below = self._refused_below, unsure.below if unsure is not None else self._below
+        refuted = self._refuted_by_fall(self._low, self._predicted, self._above, outstanding, limit)
+        if refuted is None and begun is not None:
+            # The span since another refusal may refute the rule where the whole one does not.
+            refuted = self._refuted_by_fall(low, predicted, begun, outstanding, limit)
+        if refuted is None:
+            return False
+        self.refuted = refuted
+        errors = self._errors(self._low, self._high, unsure, limit)
+        for each in self.refuted:
+            errors[each] = INFINITY
+        scores = self._scored(errors)
+        # Of the rules that fit, the dearest overdraws nothing, as after the first answer.
+        best = min(
+            range(len(scores)), key=lambda each: (max(0.0, scores[each] - RIGHT_RELATIVE_ERROR), -self._predicted[each])
+        )
+        return best != self.rule and self._take(best, now)
+
+    def _refuted_by_fall(
+        self,
+        low: float,
+        predicted: Sequence[float],
+        above: Sequence[float],
+        outstanding: Sequence[tuple[float, ...]],
+        limit: float,
+    ) -> tuple[int, ...] | None:
+        """Return the rules that a fall by at least `low` refutes; None where the one in force is not refuted."""
+        if low < SPAN_LIMIT_SHARE * limit:
+            return None
+        shown = low - RIGHT_RELATIVE_ERROR * abs(low) - NOISE_LIMIT_SHARE * limit
+        most = [
+            total + more + sum(max(0.0, each[rule]) for each in outstanding if each)
+            for rule, (total, more) in enumerate(zip(predicted, above, strict=True))
+        ]
+        if most[self.rule] >= shown or max(most) < shown:
+            return None
+        return tuple(each for each in range(len(most)) if most[each] < shown)
 
     def _errors(self, least: float, most: float, unsure: Unsure | None, limit: float) -> list[float]:
         """Return the relative error of each rule over the span, where the fall is from `least` to `most`."""
@@ -245,21 +306,17 @@ class ChargingModel:
             for score, error in zip(self._scores, errors, strict=True)
         ]
 
-    def _best(self, errors: Sequence[float], least: float, most: float) -> int:
+    def _best(self, errors: Sequence[float], least: float, most: float, clearly: float = 1.0) -> int:
         """Return the rule that fits best: within `RIGHT_RELATIVE_ERROR`, the one that predicts the fall best if none
         overtook another.
 
-        It must be better than the rule in force: its error at most `BETTER_ERROR_SHARE`. Where only one end of the fall
+        It must be better than the rule in force: its error at most the share `clearly`. Where only one end of the fall
         is known, that end is the likeliest.
         """
         low, high = (least if least > -INFINITY else most), (most if most < INFINITY else least)
         shown = min(abs(low), abs(high))
         plain = [max(low - guess, guess - high, 0.0) / max(shown, abs(guess), 1.0) for guess in self._predicted]
-        better = [
-            each
-            for each in range(len(errors))
-            if each == self.rule or plain[each] < BETTER_ERROR_SHARE * plain[self.rule]
-        ]
+        better = [each for each in range(len(errors)) if each == self.rule or plain[each] < clearly * plain[self.rule]]
         return min(better, key=lambda each: (errors[each], plain[each]))
 
     def _end_span(self, unsure: Unsure | None) -> None:

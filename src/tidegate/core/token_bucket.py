@@ -465,6 +465,9 @@ class TokenBucketMirror(QuotaMirror):
         if not dropped:
             dropped = [0.0] * len(RULES[self.unit])
         find_unsure = partial(self.ledger.unsure, order, sent_at, len(dropped))
+        if refused:
+            outstanding = [debit.by_rule for debit in self.ledger.entries]
+            return model.emptied(low, high, dropped, outstanding, self.limit, now, find_unsure)
         rounding = 1.0 if hidden else max(1.0, most - least)
         return model.fell(low, high, dropped, rounding, self.limit, now, find_unsure)
 
