@@ -19,7 +19,7 @@ from tidegate.admission.context import AttemptScope, within
 from tidegate.admission.handoff import PermitHandoff, current_handoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.steps import next_call_number
-from tidegate.admission.thread_states import GRACE_SECONDS
+from tidegate.admission.thread_states import GRACE_SECONDS, MAX_SDK_PAUSE_SECONDS, SDK_RETRIES
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
 from tidegate.core import backoff, events
 from tidegate.core.cost_estimator import CostEstimator
@@ -31,13 +31,6 @@ from tidegate.core.values import CAPACITY, CUSTOM, ELSEWHERE, INFINITY, OK, UNSE
 from tidegate.core.wait_text import awaited, wait_text
 from tidegate.errors import DeadlineExceeded, add_note
 from tidegate.providers.classification import classify_error, error_text
-
-SDK_RETRIES = 2
-"""Retries of one call. Raising it keeps calls of a cancelled pool longer. Published: the default of openai 3.52 and
-anthropic 2.11 (`max_retries`)."""
-MAX_SDK_PAUSE_SECONDS = 60.0
-"""Longest pause named by a provider that the SDKs wait out. Published: openai 3.52 and anthropic 2.11
-(`_calculate_retry_timeout`)."""
 
 
 class KeyCall(Waiter):

@@ -13,8 +13,9 @@ from weakref import WeakSet
 
 from tidegate.admission.callers import Callers, LoopProbe, ReadyCallback
 from tidegate.admission.key_log import WaitLog
-from tidegate.admission.wait_queue import UNPRICED, UNTAKEN_SECONDS, Waiter, WaitQueue, priced
+from tidegate.admission.wait_queue import UNPRICED, UNTAKEN_SECONDS, Price, Waiter, WaitQueue
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.held_time import HeldTime
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import OLD_OBSERVATION_SECONDS
@@ -223,3 +224,13 @@ class KeyPermits:
         if not self.admission.untested or self._ready_at(waiter, now)[1] != "concurrency":
             return False
         return self.admission.admits(waiter.cost, now)[0] <= now
+
+
+def priced(price: Price, estimate: CostEstimator, otherwise: Cost) -> Cost:
+    """Return the price of a call; that of `otherwise` where it fails."""
+    # Runs under the lock, in the step of any call: a price that fails leaves the old cost.
+    try:
+        cost = price(estimate)
+        return cost if cost is UNPRICED or cost.sound else cost.mended()
+    except Exception:
+        return otherwise

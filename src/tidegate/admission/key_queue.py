@@ -16,14 +16,13 @@ that nobody reads keep the head waiting for `UNREAD_SECONDS` only: a program may
 from __future__ import annotations
 
 from tidegate.admission.callers import LoopProbe
-from tidegate.admission.key_permits import KeyPermits
+from tidegate.admission.key_permits import KeyPermits, priced
 from tidegate.admission.wait_queue import (
     UNPRICED,
     UNTAKEN_SECONDS,
     ExecutorGroup,
     Waiter,
     executor_of,
-    priced,
 )
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.rejection import KeyRejection
@@ -425,7 +424,8 @@ class KeyQueue(KeyPermits):
         if not admission.permits_in_flight:
             # Other processes hold the slots.
             return False
-        for permit in admission.permits_in_flight.values():
+        # The newest first: of those the answer has rarely begun.
+        for permit in reversed(admission.permits_in_flight.values()):
             if not permit.learned:
                 return False
             size += len(getattr(permit, "seen", None) or ())

@@ -112,6 +112,14 @@ GRACE_SECONDS = 5.0
 """Seconds for which calls still wait in this state. Raising it ends an interrupted program later; lowering it gives up
 calls that the SDK's own retries would get answered. Derived: two retries of the SDKs, after 0.5 to 2 s each."""
 
+SDK_RETRIES = 2
+"""Retries of one call. Raising it keeps calls of a cancelled pool longer. Published: the default of openai 3.52 and
+anthropic 2.11 (`max_retries`)."""
+
+MAX_SDK_PAUSE_SECONDS = 60.0
+"""Longest pause named by a provider that the SDKs wait out. Published: openai 3.52 and anthropic 2.11
+(`_calculate_retry_timeout`)."""
+
 MAX_CHAIN_ERRORS = 8
 """Exceptions of a chain that are searched for the interrupt. Raising it finds one below more failed handlers. Chosen:
 a program rarely nests more; a chain may be a circle."""

@@ -496,13 +496,3 @@ def _order(waiter: Waiter) -> tuple[int, int]:
 
 def _place(waiter: Waiter) -> int:
     return waiter.place
-
-
-def priced(price: Price, estimate: CostEstimator, otherwise: Cost) -> Cost:
-    """Return the price of a call; that of `otherwise` where it fails."""
-    # Runs under the lock, in the step of any call: a price that fails leaves the old cost.
-    try:
-        cost = price(estimate)
-        return cost if cost is UNPRICED or cost.sound else cost.mended()
-    except Exception:
-        return otherwise

@@ -30,11 +30,11 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.transports import httpx
-from tidegate.transports.call import MAX_CHECKED_BYTES, UNREAL, HttpCall, raw_pairs, split_url, success_outcome
+from tidegate.transports.call import MAX_CHECKED_BYTES, UNREAL, HttpCall, raw_pairs, success_outcome
 from tidegate.transports.governance import binding_of
 from tidegate.transports.own_answers import ERROR_TYPE, TOO_MANY_REQUESTS_STATUS
 from tidegate.transports.patches import Clients, made_up, unreadable
-from tidegate.transports.request_key import OutgoingRequest, RequestRoute
+from tidegate.transports.request_key import OutgoingRequest, RequestRoute, split_url
 from tidegate.transports.streams import Readers, StreamWatch, WatchedRaw, arrived
 
 SERVICES = "bedrock"

@@ -17,7 +17,6 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from tidegate import providers
 from tidegate.admission import audit, redaction
@@ -503,11 +502,6 @@ def _raw(given: object) -> bytes:
 
 def raw_pairs(headers: Any) -> list[tuple[bytes, bytes]]:
     return [(_raw(name), _raw(value)) for name, value in headers.items()]
-
-
-@lru_cache(maxsize=1024)
-def split_url(url: str) -> SplitResult:
-    return urlsplit(url)
 
 
 def _text(given: object) -> str:

@@ -27,13 +27,19 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from tidegate import providers
 from tidegate.admission import redaction
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.safe_text import is_secret_segment, masked
 from tidegate.core.values import INFINITY, Key, RequestFacts
+
+
+@lru_cache(maxsize=1024)
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a URL; clients send many requests to one."""
+    return urlsplit(url)
 
 
 class RequestRoute:

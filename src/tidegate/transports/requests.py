@@ -23,11 +23,11 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome
 from tidegate.providers.classification import connection_failure
 from tidegate.transports import gateway_url, sigv4
-from tidegate.transports.call import UNREAL, HttpCall, raw_pairs, split_url, success_outcome
+from tidegate.transports.call import UNREAL, HttpCall, raw_pairs, success_outcome
 from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
 from tidegate.transports.own_answers import TOO_MANY_REQUESTS_STATUS
 from tidegate.transports.patches import Clients, made_up, unreadable
-from tidegate.transports.request_key import OutgoingRequest, RequestRoute, accounts_of
+from tidegate.transports.request_key import OutgoingRequest, RequestRoute, accounts_of, split_url
 from tidegate.transports.streams import BegunRaw, StreamWatch, WatchedRaw, is_unread
 
 
