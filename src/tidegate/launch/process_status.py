@@ -22,11 +22,17 @@ def typed(arguments: Sequence[str]) -> Sequence[str]:
     return arguments
 
 
+_own_folders: list[ExitStack] = []
+"""Open folder of this process. A child of CPython 3.13 drops its exit functions, and must not drop the lock with
+them."""
+
+
 def own_counters() -> ProcessCounters | None:
     """Return counters of this process in a new folder; None where no folder can be created."""
     folder = ExitStack()
     try:
         path = folder.enter_context(run_folder())
+        _own_folders.append(folder)
         atexit.register(folder.close)
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:
