@@ -129,7 +129,7 @@ def test_large_items_that_wait_for_a_retry_leave_no_room(monkeypatch: pytest.Mon
         queue.retry(item)
     assert (queue.room(0), queue.runs_low(0)) == (0, False)
     assert queue.take(None) is items[0]
-    assert (queue.room(0), queue.runs_low(0)) == (99, False)
+    assert (queue.room(0), queue.runs_low(0)) == (100, False)
     queue.delay(items[0], Mock())
     queue.remove([items[1]])
     assert (queue.room(0), queue.runs_low(0)) == (100, False)

@@ -60,7 +60,23 @@ def test_an_item_that_is_put_back_goes_next() -> None:
     for each in taken:
         assert each is not None
         work.put_back(each)
-    assert order(work, "key", 3) == [(TASK, 1), (TASK, 3), (TASK, 2)]
+    assert order(work, "key", 3) == [(TASK, 3), (TASK, 1), (TASK, 2)]
+
+
+def test_retries_and_new_items_take_turns_and_leave_no_slot_empty() -> None:
+    work = work_queue("key")
+    work.add([item(TASK, ordinal) for ordinal in (1, 2)])
+    for ordinal in range(5, 10):
+        retry(work, ordinal)
+    assert [ordinal for _, ordinal in order(work, "key", 7)] == [5, 1, 6, 2, 7, 8, 9]
+
+
+def test_retries_take_no_room_of_new_items() -> None:
+    work = work_queue("key")
+    room = work.room(TASK)
+    for ordinal in range(2 * room):
+        retry(work, ordinal)
+    assert (work.room(TASK), work.runs_low(TASK)) == (room, True)
 
 
 def test_stages_behind_different_gates_do_not_hold_each_other_up() -> None:

@@ -1,10 +1,10 @@
 """Items, the queues of one run, and the fair choice between experiments.
 
-A run has a queue for each stage (tasks, each evaluator), in which ready retries go before new items. A stage waits
-behind a *gate*: the key that its function asks first, or a placeholder of the stage while that key is unknown.
-Evaluations go before tasks. A queue that was passed over `AGEING_TURNS` times goes first. An item refused for lack of
-capacity returns to the head of its queue. Retries that are not ready wait for a timer each. Items are read from the
-store in pages, between a low and a high mark.
+A run has a queue for each stage (tasks, each evaluator), in which ready retries and new items take turns. So a cluster
+of failing items cannot stop progress. A stage waits behind a *gate*: the key that its function asks first, or a
+placeholder of the stage while that key is unknown. Evaluations go before tasks. A queue that was passed over
+`AGEING_TURNS` times goes first. An item refused for lack of capacity returns to the head of its queue. Retries that are
+not ready wait for a timer each. Items are read from the store in pages, between a low and a high mark.
 """
 
 from __future__ import annotations
@@ -110,14 +110,16 @@ pages of `experiments.storage.pending.PAGE_BYTES`."""
 
 @dataclass(slots=True, eq=False)
 class StageQueue:
-    """Items of one stage: the `ready` retries go before the `fresh` items, each in their order.
+    """Items of one stage: `ready` retries and `fresh` items take turns, each in their order.
 
-    `age` counts how often other queues went instead. `size` is the total of the sizes of these items.
+    `retried` says that a retry went last. `age` counts how often other queues went instead. `size` is the total of the
+    sizes of these items.
     """
 
     stage: int
     ready: deque[Item] = field(default_factory=deque)
     fresh: deque[Item] = field(default_factory=deque)
+    retried: bool = False
     age: int = 0
     size: int = 0
 
@@ -129,11 +131,17 @@ class StageQueue:
         return AGED if self.age >= AGEING_TURNS else TASKS if self.stage == TASK else EVALS
 
     @property
+    def _first(self) -> deque[Item]:
+        return self.fresh if self.fresh and (self.retried or not self.ready) else self.ready
+
+    @property
     def next(self) -> Item:
-        return (self.ready or self.fresh)[0]
+        return self._first[0]
 
     def popleft(self) -> Item:
-        item = (self.ready or self.fresh).popleft()
+        first = self._first
+        self.retried = first is self.ready
+        item = first.popleft()
         self.size -= item.size
         return item
 
@@ -176,10 +184,10 @@ class WorkQueue:
 
     def room(self, stage: int) -> int:
         """Return the number of items of a stage that fit; 0 if the waiting ones are too large together."""
-        return 0 if self._size(stage) >= MAX_QUEUE_BYTES else max(0, PAGE_ITEMS - self.depth(stage))
+        return 0 if self._size(stage) >= MAX_QUEUE_BYTES else max(0, PAGE_ITEMS - len(self._queues[stage].fresh))
 
     def runs_low(self, stage: int) -> bool:
-        return self.depth(stage) <= PAGE_ITEMS // 2 and self._size(stage) <= MAX_QUEUE_BYTES // 2
+        return len(self._queues[stage].fresh) <= PAGE_ITEMS // 2 and self._size(stage) <= MAX_QUEUE_BYTES // 2
 
     def add(self, items: Iterable[Item]) -> None:
         for item in items:
@@ -189,7 +197,7 @@ class WorkQueue:
 
     def put_back(self, item: Item) -> None:
         queue = self._queues[item.stage]
-        queue.ready.appendleft(item)
+        (queue.ready if item.attempts else queue.fresh).appendleft(item)
         queue.size += item.size
 
     def delay(self, item: Item, timer: TimerHandle) -> None:
