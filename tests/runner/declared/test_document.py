@@ -156,10 +156,15 @@ def test_aliases_that_multiply_are_refused_before_they_do() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     said = refusal("\n".join(levels))
-    assert "at most 10000 values, each alias counted as its full content" in said
+    assert "each alias counted as its full content" in said
     assert "\n" not in said
     merged = ["a0: &a0 {x: 1}"] + [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 10)]
     assert "at most 10000 values" in refusal("\n".join(merged))
+
+
+def test_aliases_that_multiply_one_long_text_are_refused() -> None:
+    said = refusal("a: &a " + "x" * 100_000 + "\nb: [" + ", ".join(["*a"] * 100) + "]\n")
+    assert "characters, each alias counted as its full content" in said
 
 
 def test_aliases_of_ordinary_size_are_read() -> None:

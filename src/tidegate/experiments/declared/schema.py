@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
-from yaml.nodes import MappingNode, Node, SequenceNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tidegate.admission import redaction
 from tidegate.core.safe_text import is_secret_segment
@@ -85,6 +85,10 @@ Place = tuple[str | int, ...]
 MAX_VALUES = 10_000
 """Maximum values of a document, each alias counted as its full content. Chosen: an experiment has some dozens."""
 
+MAX_CHARACTERS = 4 * 1024 * 1024
+"""Maximum characters of a document, and of its texts with each alias counted as its full content. Chosen: they are
+stored in full with the experiment."""
+
 
 class Document:
     """YAML file; `values` holds its mappings, lists, texts and numbers, `name` is its name in error messages."""
@@ -92,8 +96,10 @@ class Document:
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self._lines: dict[Place, int] = {}
-        self._values = 0
+        self._values = self._characters = 0
         try:
+            if len(text) > MAX_CHARACTERS:
+                raise ConfigurationError(name, f"{len(text)} characters", f"at most {MAX_CHARACTERS} characters")
             node = yaml.compose(text, Loader=yaml.SafeLoader)
             if not isinstance(node, MappingNode):
                 raise ConfigurationError(name, _short(text), "a mapping: `name: ...`, `dataset: ...`, `task: ...`")
@@ -142,9 +148,10 @@ class Document:
     def _read(self, node: Node, place: Place) -> None:
         self._lines[place] = node.start_mark.line + 1
         self._values += 1
-        if self._values > MAX_VALUES:
-            bound = f"at most {MAX_VALUES} values, each alias counted as its full content"
-            raise ConfigurationError(self.name, "the file", bound)
+        self._characters += len(node.value) if isinstance(node, ScalarNode) else 0
+        if self._values > MAX_VALUES or self._characters > MAX_CHARACTERS:
+            bound = f"at most {MAX_VALUES} values and {MAX_CHARACTERS} characters"
+            raise ConfigurationError(self.name, "the file", f"{bound}, each alias counted as its full content")
         for part, key, value in _parts(node):
             if (*place, part) in self._lines:
                 self._lines[(*place, part)] = key.start_mark.line + 1
