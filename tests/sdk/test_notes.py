@@ -128,3 +128,27 @@ def test_hook_of_a_version_without_the_error_does_nothing() -> None:
     patches = Patches()
     noted("ResponseError", "__init__")(patches, ModuleType("ollama._types"))
     assert not patches.on
+
+
+def test_error_that_is_raised_while_another_sdk_fails_has_no_note_of_that_call() -> None:
+    class ResponseError(Exception):
+        def __init__(self, error: str) -> None:
+            super().__init__(error)
+
+    module = ModuleType("ollama._types")
+    module.ResponseError = ResponseError  # type: ignore[attr-defined]
+    patches = Patches()
+    noted("ResponseError", "__init__")(patches, module)
+    answer = httpx.Response(
+        429, request=httpx.Request("POST", "http://p.test"), headers={"x-tidegate-reason": "waited"}
+    )
+    for handled, notes in (
+        (openai.RateLimitError("refused", response=answer, body=None), []),
+        (httpx.HTTPStatusError("refused", request=answer.request, response=answer), ["waited"]),
+    ):
+        try:
+            raise handled
+        except (openai.RateLimitError, httpx.HTTPStatusError):
+            error = ResponseError("no such model")
+        assert getattr(error, "__notes__", []) == notes
+    patches.remove()

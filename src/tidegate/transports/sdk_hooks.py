@@ -261,6 +261,8 @@ def _answer(error: BaseException, args: tuple[Any, ...]) -> Any:
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):
         return SimpleNamespace(headers=response["ResponseMetadata"]["HTTPHeaders"])
-    handled = getattr(sys.exception(), "response", None)
+    # ollama's error has no answer, but is raised while the one of its HTTP client is handled.
+    handling = sys.exception()
+    handled = getattr(handling, "response", None) if type(handling).__name__ == "HTTPStatusError" else None
     found = (each for each in (response, error, *args[:1], handled) if getattr(each, "headers", None) is not None)
     return next(found, None)
