@@ -1,4 +1,4 @@
-"""Comparisons of two experiments by the page's API: made by a process of its own, one at a time, and kept."""
+"""Comparisons of two experiments by the page's API: made one at a time, and kept."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ export function Comparison({ data, pair, refresh }) {
   return html`
     <nav class="path" aria-label="Comparison"><a href=${`#${BASE}`}>all experiments</a><h2>comparison</h2><a href=${`#${BASE}/compare?a=${pair[1]}&b=${pair[0]}`}>swap A and B</a></nav>
     <${Sides} data=${data} found=${found} />
-    <p role="status">${data.computing !== null ? html`computing for ${duration(data.computing)}; 100 000 rows need about ten seconds` : data.queued ? "waiting: another comparison is being computed" : ""}${told}</p>
+    <p role="status">${data.computing !== null ? html`computing for ${duration(data.computing)}` : data.queued ? "waiting: another comparison is being computed" : ""}${told}</p>
     ${data.failure && html`<p class="refused">${plain(data.failure)}</p>`}
     ${data.made !== null && html`<p class="about">computed at ${day(data.made)}${data.changed ? "; results have been added since" : ""} <button type="button" class="quiet" onClick=${again}>compute again</button></p>`}
     ${found && html`
