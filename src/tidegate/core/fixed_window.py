@@ -68,10 +68,11 @@ SHORTER_WINDOW_SECONDS = (1.0, 10.0)
 
 SEEN_PORTION_SHARE = 0.25
 WHOLE_PORTION_SHARE = 0.9
-EXCEEDED_PORTION_SHARE = 1.1
+EXCEEDED_PORTION_SHARE = 2.0 - WHOLE_PORTION_SHARE
 """Shares of a portion that must have been admitted recently: `SEEN_PORTION_SHARE` where only the calls in flight are
-known, `WHOLE_PORTION_SHARE` where all are. More than `EXCEEDED_PORTION_SHARE` of a portion does not fit into it. A
-window is proven where `WHOLE_PORTION_SHARE` of its limit go out unrefused."""
+known, `WHOLE_PORTION_SHARE` where all are. More than `EXCEEDED_PORTION_SHARE` of a portion does not fit into it: as
+far above a whole one as `WHOLE_PORTION_SHARE` is below. A window is proven where `WHOLE_PORTION_SHARE` of its limit go
+out unrefused."""
 
 PORTION_REFUSALS = 3
 WINDOWS_PER_REFUSAL = 5.0
