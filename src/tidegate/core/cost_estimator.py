@@ -25,9 +25,6 @@ CHARS_PER_TOKEN_BOUNDS = (0.5, 16.0)
 FIRST_OUTPUT_TOKENS = 256.0
 """Tokens expected of a first answer. Chosen: between a classifier's 16 tokens and a writer's 4000."""
 
-LINE_MEMORY_WEIGHT = 0.95
-"""Weight of the past in the line. Chosen: about the last twenty answers; a line needs more of them than a mean."""
-
 MAX_SAVED_TOKENS = 1e6
 """Tokens that an earlier run may have found at most. Chosen: above the longest answers of today, which have 128,000."""
 
@@ -118,11 +115,11 @@ class CostEstimator:
             self._answers[kind] = mean + max(1.0 - PAST_WEIGHT_SHARE, 1.0 / count) * (output - mean), count
 
     def _fit(self, chars: float, tokens: float) -> None:
-        self._weight = LINE_MEMORY_WEIGHT * self._weight + 1.0
-        self._x = LINE_MEMORY_WEIGHT * self._x + chars
-        self._y = LINE_MEMORY_WEIGHT * self._y + tokens
-        self._squares = LINE_MEMORY_WEIGHT * self._squares + chars * chars
-        self._products = LINE_MEMORY_WEIGHT * self._products + chars * tokens
+        self._weight = PAST_WEIGHT_SHARE * self._weight + 1.0
+        self._x = PAST_WEIGHT_SHARE * self._x + chars
+        self._y = PAST_WEIGHT_SHARE * self._y + tokens
+        self._squares = PAST_WEIGHT_SHARE * self._squares + chars * chars
+        self._products = PAST_WEIGHT_SHARE * self._products + chars * tokens
         x, y = self._x / self._weight, self._y / self._weight
         lean = (EQUAL_LENGTHS_SHARE * x) ** 2
         spread = max(0.0, self._squares / self._weight - x * x)
