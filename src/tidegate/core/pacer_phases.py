@@ -271,8 +271,8 @@ MAX_CALLS_BETWEEN_TRIALS = 64
 PROVING_TRIALS = 4
 """Failed trials in a row, one a call, after which trials come apart: slowness may seem useless by chance."""
 
-NAMED_PROVING_TRIALS = PROVING_TRIALS + 3
-"""Failed trials that count as made where refusals name a time: the next trial is 16 calls later. Measured (laws):
+NAMED_PROVING_TRIALS = 2 * PROVING_TRIALS
+"""Failed trials that count as made where refusals name a time: the next trial is 32 calls later. Measured (laws):
 without any trial, keys that are refused at random with a hint stay slow."""
 
 
