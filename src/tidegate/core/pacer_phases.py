@@ -110,8 +110,7 @@ former state returns. No wait grows beyond the sixtieth."""
 
 CLIMB_WAIT_SECONDS = 0.16
 CLIMB_WAITS = 8
-CLIMB_WAIT_GROWTH = 1.5
-"""Under a slope limit: the first wait in seconds, the number of equal waits, and the growth of later ones."""
+"""Under a slope limit: the first wait in seconds, and the number of equal waits. Later ones grow by `WAIT_GROWTH`."""
 
 
 def first_wait(run: Burst, cause: Cause, grace: float) -> float:
@@ -129,7 +128,7 @@ def next_wait(spacing: PacingBucket, cause: Cause) -> float:
     if cause is Cause.OVERLOAD:
         seconds = min(seconds, FIRST_PAUSE_SECONDS * OUTAGE_WAIT_GROWTH ** min(MAX_WAITS, max(0, waits - OUTAGE_WAITS)))
     elif cause is Cause.SLOPE:
-        seconds = CLIMB_WAIT_SECONDS * CLIMB_WAIT_GROWTH ** min(MAX_WAITS, max(0, waits - CLIMB_WAITS))
+        seconds = CLIMB_WAIT_SECONDS * WAIT_GROWTH ** min(MAX_WAITS, max(0, waits - CLIMB_WAITS))
     return min(seconds, 1.0 / LEAST_CALLS_PER_SECOND)
 
 
