@@ -117,9 +117,9 @@ DRAG_EXPECTED_SECONDS = 2.0
 mean over `DRAG_MEMORY_SECONDS` seconds, less `DRAG_NOISE_SHARE` of the rate, which is also the most that one answer
 counts."""
 
-KNOWN_END_ROUND_TRIPS = 1.5
-"""Quickest refusal round trips within which the provider may know an ended call before its answer is here: one, and
-jitter."""
+KNOWN_END_ROUND_TRIPS = 2.0
+"""Quickest refusal round trips within which the provider may know an ended call before its answer is here: the
+two after which an attempt without a refusal counts as admitted."""
 
 MAX_FRACTIONAL_REQUESTS = 100.0
 """Greatest limit in requests that is read to the fraction: the part that `remaining` leaves out is seconds of it."""
