@@ -10,7 +10,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.exchange import AttemptResult, CallPolicy, ExchangeResult, Flow, Resume, Send, WaitUntil
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cost, Outcome, ReplayableRefusal
+from tidegate.core.values import Cost, Outcome
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
@@ -18,30 +18,25 @@ from tidegate.testing import VirtualClock
 class PricedCall(GovernedCall):
     """A call at a fixed price."""
 
-    __slots__ = ("credential", "expected", "mocked")
+    __slots__ = ("expected",)
 
-    credential: str
     expected: Cost
-    mocked: bool
 
     def price(self, estimate: CostEstimator) -> Cost:
         return self.expected
-
-    def receives(self, answer: ReplayableRefusal | None) -> bool:
-        return answer is not None and not self.mocked and answer.credential in ("", self.credential)
 
 
 class Caller:
     """One call: `state` is `sent`, `waiting` or `ended`."""
 
-    def __init__(self, scene: Scene, max_wait: float, cost: Cost, mocked: bool, priority: int, credential: str) -> None:
+    def __init__(self, scene: Scene, max_wait: float, cost: Cost, priority: int) -> None:
         self.scene = scene
         self.woken = False
         self.ended: ExchangeResult | None = None
         self.permit: Permit | None = None
         self.until: float | None = None
         governed = self.governed = PricedCall(scene.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
-        governed.expected, governed.mocked, governed.credential = cost, mocked, credential
+        governed.expected = cost
         permit = governed.try_start()
         if permit is not None:
             self.flow: Flow | None = None
@@ -107,11 +102,9 @@ class Scene:
         self,
         max_wait: float = 3600.0,
         cost: Cost | None = None,
-        mocked: bool = False,
         priority: int = 0,
-        credential: str = "",
     ) -> Caller:
-        return Caller(self, max_wait, cost or Cost(), mocked, priority, credential)
+        return Caller(self, max_wait, cost or Cost(), priority)
 
     @property
     def seen(self) -> Any:

@@ -143,9 +143,6 @@ class ScriptedQueue:
     def note_failed_call(self, outcome: Outcome) -> None:
         self.counted.append("failed")
 
-    def count_replayed(self, outcome: Outcome) -> None:
-        self.counted.append("replayed")
-
     def emit(self, event: type[events.Event], *facts: object) -> None:
         self.told.append((event, facts))
 

@@ -8,13 +8,7 @@ from tests.core.scene import Caller, Scene
 from tests.core.values import OK, OUTAGE, REFUSED, answer, bucket, fixed, refusal
 from tidegate.core.events import Event, QueueDeadline
 from tidegate.core.exchange import Ending
-from tidegate.core.values import Cause, Outcome, QuotaReading, ReplayableRefusal
-
-KEPT = ReplayableRefusal(429, b'{"error": {"message": "slow down"}}')
-
-
-def kept(outcome: Outcome) -> Outcome:
-    return outcome._replace(answer=KEPT, status=429)
+from tidegate.core.values import Cause, QuotaReading
 
 
 def day_quota(remaining: float, reset: float = 14_400.0) -> QuotaReading:
@@ -54,19 +48,17 @@ def test_immediate_call_is_not_sent_without_quota(scene: Scene) -> None:
     assert calls[-1].ended.gate == "quota requests"
 
 
-def test_immediate_call_in_a_cooldown_gets_the_newest_refusal(scene: Scene) -> None:
+def test_immediate_call_in_a_cooldown_is_told_its_end_and_not_sent(scene: Scene) -> None:
     first = scene.call(max_wait=0)
-    first.reply(kept(refusal(30.0)), "own")
+    first.reply(refusal(30.0), "own")
     assert first.ended is not None
     assert first.ended.attempt is not None
     assert first.ended.attempt.response == "own"
     second = scene.call(max_wait=0)
-    assert ending(second) is Ending.REPLAYED
+    assert ending(second) is Ending.EXPIRED
     assert second.ended is not None
-    assert second.ended.attempt is not None
-    assert (second.ended.attempt.outcome.answer, second.ended.opens_in) == (KEPT, 30.0)
-    assert ending(scene.call(max_wait=0, mocked=True)) is Ending.EXPIRED
-    assert (scene.seen.attempts, scene.seen.replayed) == (1, 1)
+    assert (second.ended.attempt, second.ended.opens_in) == (None, 30.0)
+    assert scene.seen.attempts == 1
 
 
 @pytest.mark.constants(OUTAGE_FAILURES=1)
@@ -102,7 +94,7 @@ def test_refusals_of_immediate_calls_cut_nothing(scene: Scene) -> None:
 def test_time_that_a_refusal_of_an_immediate_call_names_holds_for_all(scene: Scene) -> None:
     under_way = [scene.call() for _ in range(4)]
     beyond = scene.call(max_wait=0)
-    beyond.reply(kept(refusal(5.0)))
+    beyond.reply(refusal(5.0))
     assert scene.seen.paused_for == 5.0
     assert len(under_way) == 4
 

@@ -10,17 +10,15 @@ from tests.core.scene import Caller, Scene
 from tests.core.values import INVALID, OK, OUTAGE, REFUSED
 from tidegate.admission.registry import NotReady
 from tidegate.core.events import Event, KeyAccepted, KeyRejected
-from tidegate.core.exchange import Ending
-from tidegate.core.values import Cause, Kind, Outcome, ReplayableRefusal
+from tidegate.core.values import Cause, Kind, Outcome
 
-BODY = ReplayableRefusal(429, b'{"error": {"code": "insufficient_quota"}}')
-NO_MONEY = Outcome(Kind.QUOTA_EXHAUSTED, Cause.MONEY, status=429, answer=BODY)
-WRONG_KEY = Outcome(Kind.PERMANENT, Cause.AUTH, status=401, answer=BODY._replace(status=401))
-FORBIDDEN = Outcome(Kind.PERMANENT, Cause.AUTH, status=403, answer=BODY._replace(status=403))
+NO_MONEY = Outcome(Kind.QUOTA_EXHAUSTED, Cause.MONEY, status=429, of_key=True)
+WRONG_KEY = Outcome(Kind.PERMANENT, Cause.AUTH, status=401, of_key=True)
+FORBIDDEN = Outcome(Kind.PERMANENT, Cause.AUTH, status=403, of_key=True)
 
 
 def day(reset: float | None) -> Outcome:
-    return Outcome(Kind.DAILY_LIMIT, Cause.DAY, reset, status=429, answer=BODY)
+    return Outcome(Kind.DAILY_LIMIT, Cause.DAY, reset, status=429, of_key=True)
 
 
 @pytest.fixture
@@ -35,18 +33,13 @@ def reject(scene: Scene, outcome: Outcome = NO_MONEY) -> Caller:
 
 
 def own_answer(caller: Caller) -> bool:
-    return (
-        caller.ended is not None
-        and caller.ended.ending is not Ending.REPLAYED
-        and caller.ended.attempt is not None
-        and caller.ended.attempt.response == "own"
-    )
+    return caller.ended is not None and caller.ended.attempt is not None and caller.ended.attempt.response == "own"
 
 
 @pytest.mark.parametrize("outcome", [NO_MONEY, WRONG_KEY, day(None)])
 def test_each_call_gets_its_own_answer(scene: Scene, outcome: Outcome) -> None:
     assert all(own_answer(reject(scene, outcome)) for _ in range(50))
-    assert (scene.seen.attempts, scene.seen.replayed, scene.seen.failed_calls) == (50, 0, 50)
+    assert (scene.seen.attempts, scene.seen.failed_calls) == (50, 50)
 
 
 @pytest.mark.parametrize("outcome", [NO_MONEY, WRONG_KEY])
@@ -81,7 +74,7 @@ def test_success_between_two_rejections_begins_again(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "outcome", [FORBIDDEN, NO_MONEY._replace(status=403), INVALID, WRONG_KEY._replace(answer=None)]
+    "outcome", [FORBIDDEN, NO_MONEY._replace(status=403), INVALID, WRONG_KEY._replace(of_key=False)]
 )
 def test_answer_to_one_request_rejects_no_key(scene: Scene, outcome: Outcome) -> None:
     reject(scene, outcome)

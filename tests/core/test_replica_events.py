@@ -21,14 +21,12 @@ from tidegate.core.values import (
     Kind,
     Outcome,
     QuotaReading,
-    ReplayableRefusal,
     RequestFacts,
     ResetInstant,
     Usage,
 )
 
 READING = QuotaReading("requests", "requests", "fixed", 100.0, 4.0, 2.5, instant=ResetInstant(1e9, 1.0, 1e9))
-ANSWER = ReplayableRefusal(429)
 
 EVENTS = (
     ReplicaEvent(EventKind.ADMITTED, "model", 7, 0.0, 1.5, True, Cost(tokens=3.0, weight=5.0)),
@@ -41,7 +39,7 @@ EVENTS = (
         "",
         7,
         -2.5,
-        outcome=Outcome(Kind.DAILY_LIMIT, Cause.DAY, None, (), Usage(3, 4), "row", 429, 2, ANSWER),
+        outcome=Outcome(Kind.DAILY_LIMIT, Cause.DAY, None, (), Usage(3, 4), "row", 429, 2, True),
     ),
     ReplicaEvent(EventKind.SILENT, "", 7, 0.0, 0.5, True),
     ReplicaEvent(EventKind.USAGE, "", facts=RequestFacts("model", 40, None, True), usage=Usage(1, 2, 3)),
@@ -89,19 +87,10 @@ def test_a_text_with_a_right_checksum_raises_nothing_but_that_it_is_no_record() 
         assert event.cost.sound
 
 
-@pytest.mark.parametrize("kind", [Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED, Kind.RATE_LIMIT])
-def test_no_text_of_a_refusal_is_in_its_record(kind: Kind) -> None:
-    outcome = Outcome(kind, Cause.DAY, 3.0, status=429, answer=ReplayableRefusal(429, b"of the provider", "its code"))
-    record = write_event(ReplicaEvent(EventKind.SETTLED, "", 1, outcome=outcome))
-    assert b"provider" not in record
-    assert b"code" not in record
-    assert read_event(record).outcome == outcome._replace(answer=ReplayableRefusal(429))
-
-
-def test_a_wrong_credential_is_not_told_as_an_answer_to_others() -> None:
-    outcome = Outcome(Kind.PERMANENT, Cause.AUTH, status=401, answer=ANSWER)
+def test_a_wrong_credential_is_not_told_as_a_rejection_for_others() -> None:
+    outcome = Outcome(Kind.PERMANENT, Cause.AUTH, status=401, of_key=True)
     read = read_event(write_event(ReplicaEvent(EventKind.SETTLED, "", 1, outcome=outcome))).outcome
-    assert read == outcome._replace(answer=None)
+    assert read == outcome._replace(of_key=False)
 
 
 def test_a_text_that_is_no_unicode_is_shared() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from tidegate.core.checkpoint import (
     slots_of,
 )
 from tidegate.core.replicated_controller import ADDED, ReplicatedKey
-from tidegate.core.values import Cause, Cost, Kind, Outcome, ReplayableRefusal
+from tidegate.core.values import Cost
 
 SHIFT = 4096.0
 
@@ -127,26 +126,6 @@ def test_a_class_that_is_not_in_the_table_is_refused() -> None:
         StateEncoder(table, {}).encode(Cost())
     with pytest.raises(UnknownState, match="Popen"):
         StateDecoder(TABLE, {}).decode(["o", "Popen", "", "ls"])
-
-
-@pytest.mark.parametrize("kind", [Kind.QUOTA_EXHAUSTED, Kind.RATE_LIMIT])
-def test_no_text_of_a_refusal_is_in_a_checkpoint(kind: Kind) -> None:
-    replica = replica_of(0)
-    controller = replica.controllers[""]
-    permit = controller.admit(Cost(), BEGINS, 0.0, None)
-    refusal = ReplayableRefusal(429, b"of the provider", "its code")
-    controller.settle(permit, Outcome(kind, Cause.MONEY, status=429, answer=refusal), BEGINS, 0.5, None)
-    text = json.dumps(plain(replica, BEGINS)).encode()
-    assert b"KeyCounts" in text
-    for part in (refusal.body, b64encode(refusal.body), refusal.code.encode()):
-        assert part not in text
-    reader = replica_of(1)
-    payload = replica.dump(BEGINS)
-    assert payload is not None
-    reader.load(payload, BEGINS, BEGINS)
-    rejection = reader.controllers[""].rejection
-    assert (rejection is not None) is (kind is Kind.QUOTA_EXHAUSTED)
-    assert rejection is None or rejection.outcome.answer == ReplayableRefusal(429)
 
 
 def test_a_checkpoint_of_another_version_is_refused() -> None:

@@ -159,12 +159,6 @@ class KeyCall(Waiter):
         """Count the call as ended by its caller while it was not in flight."""
         self.registry.count_left(self)
 
-    def count_replayed(self, outcome: Outcome) -> None:
-        """Count the call as given another call's answer."""
-        if self.handoff is not None:
-            self.handoff.note_replayed(self.key, outcome)
-        self.count(lambda counts: counts.note_replayed(outcome))
-
     def emit(self, event: type[events.CallEvent], *facts: object) -> None:
         """Report an event of this call."""
         if self.registry.listening:
@@ -206,7 +200,7 @@ class GovernedCall(KeyCall):
         refused: tuple[float, float] | None = getattr(self, "refusal_times", None)
         if refused is None and state is not None and state.refusal is not None and state.refusal[1] > state.admitted_at:
             # An SDK would have sent the call, which was refused as that of another caller.
-            refused = state.refusal[0].retry_after or 0.0, 0.0
+            refused = state.refusal[0], 0.0
         if state is None or refused is None:
             return False
         pause, took = refused
@@ -404,7 +398,7 @@ class FunctionCall(GovernedCall):
         Raise `DeadlineExceeded` where it was never called.
         """
         attempt = ended.attempt
-        if ended.ending in (Ending.EXPIRED, Ending.REPLAYED) or attempt is None:
+        if ended.ending is Ending.EXPIRED or attempt is None:
             raise DeadlineExceeded(
                 key=self.key,
                 waited=ended.waited,

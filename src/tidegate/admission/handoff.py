@@ -197,12 +197,6 @@ class PermitHandoff:
         if self._outer is not None:
             self._outer.note_use(key, cost)
 
-    def note_replayed(self, key: Key, outcome: Outcome) -> None:
-        """Remember an answer that the work got without an attempt."""
-        self.outcome, self.outcome_at, self.unserved = outcome, key, False
-        if self._outer is not None:
-            self._outer.note_replayed(key, outcome)
-
     def note_answered_by(self, choice: AnsweredBy) -> None:
         """Remember the choice of a fallback that answered."""
         with self._lock:

@@ -18,7 +18,6 @@ from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.held_time import HeldTime
 from tidegate.core.limiter_state import Out, Permit
-from tidegate.core.provenance import OLD_OBSERVATION_SECONDS
 from tidegate.core.snapshot import UNSHARED, KeySnapshot, Sharing, cause_of, key_snapshot, latest_pause
 from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import INFINITY, Cost
@@ -182,8 +181,7 @@ class KeyPermits:
         """Admit a call that does not wait, unless a quota, the pause, the breaker or the highest concurrency holds it.
 
         Learned concurrency and pace do not hold it, nor does a queue that only these hold. But it takes no capacity
-        that the head waits for. Otherwise the call gets the newest refusal of the last `OLD_OBSERVATION_SECONDS`
-        seconds.
+        that the head waits for.
         """
         admission, head = self.admission, self.waiting.head()
         self._price(waiter)
@@ -202,10 +200,6 @@ class KeyPermits:
             return
         if gate not in ("breaker", "concurrency"):
             waiter.opens_at = ready
-        refusal = admission.refusal
-        recent = refusal is not None and now - refusal[1] <= OLD_OBSERVATION_SECONDS and gate != "breaker"
-        if recent and refusal is not None and waiter.receives(refusal[0].answer):
-            waiter.replay = refusal[0]
 
     def _note_permit(self, waiter: Waiter, now: float) -> None:
         self.admission.counts.unsent -= waiter.is_unsent

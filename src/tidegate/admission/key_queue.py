@@ -146,7 +146,7 @@ class KeyQueue(KeyPermits):
         """
         callers, admission = set(self.callers.waiting), self.admission
         ready = {waiter for waiter in callers if waiter.permit is not None}
-        answered = {waiter for waiter in callers if waiter.replay is not None or waiter.opens_at is not None}
+        answered = {waiter for waiter in callers if waiter.opens_at is not None}
         self._untaken = dict.fromkeys(ready, now)
         admission.untaken = len(ready)
         for waiter in ready | answered:

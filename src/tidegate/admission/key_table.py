@@ -152,7 +152,7 @@ class KeyTable(KnownKeys):
                     to_wake = self._settle(permit, outcome, out, rejoin)
                     if rejoin is not None:
                         to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
-                        if permit.state.aside:
+                        if permit.state.aside or _ends_day(permit, outcome):
                             rejoin = None
                 finally:
                     try:
@@ -388,14 +388,9 @@ class KeyTable(KnownKeys):
             if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
                 return []
             return queue.pump(now, out)
-        to_wake: list[Waiter] = []
-        rejection = permit.state.rejection
-        if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.has_false_reset:
-            # The call gets its own answer: another attempt would get the same one.
-            rejoin.replay = outcome
-        else:
-            to_wake = rejoin.queue.rejoin(rejoin, now, out)
-        return [*to_wake, *self._pump(queue, now, out)]
+        if _ends_day(permit, outcome):
+            return self._pump(queue, now, out)
+        return [*rejoin.queue.rejoin(rejoin, now, out), *self._pump(queue, now, out)]
 
     def _raise_bounds(self) -> None:
         """Raise the bounds of the keys that admit more, as far as the machine carries them; at most once a second.
@@ -429,3 +424,9 @@ class KeyTable(KnownKeys):
         if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
             return []
         return queue.pump(now, out)
+
+
+def _ends_day(permit: Permit, outcome: Outcome) -> bool:
+    """Return whether a spent day named a false reset, so that another attempt would get the same answer."""
+    rejection = permit.state.rejection
+    return outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.has_false_reset

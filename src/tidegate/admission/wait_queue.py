@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import INFINITY, Cost, Outcome, ReplayableRefusal
+from tidegate.core.values import INFINITY, Cost
 
 
 class Waker(Protocol):
@@ -90,7 +90,6 @@ class Waiter:
         "priced_version",
         "priority",
         "queue",
-        "replay",
         "twin_of",
         "until",
         "waker",
@@ -116,7 +115,6 @@ class Waiter:
         self.joined_at = 0.0
         self.deadline = INFINITY
         self.permit: Permit | None = None
-        self.replay: Outcome | None = None
         self.opens_at: float | None = None
         self.until: float | None = None
         self.queue: Any = None
@@ -131,10 +129,6 @@ class Waiter:
     def identity(self) -> Hashable | None:
         """Return what makes two calls of one key the same request; None for a call that has no equals."""
         return None
-
-    def receives(self, answer: ReplayableRefusal | None) -> bool:
-        """Return whether the call may be given this answer to another one: it carries the same credential."""
-        return answer is not None
 
     def price(self, estimate: CostEstimator) -> Cost:
         """Return the expected charge of the call, from the knowledge of its key so far; here one request."""

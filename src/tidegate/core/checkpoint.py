@@ -402,7 +402,6 @@ KEPT: dict[str, tuple[str, ...]] = {
     "Outcome": ("error",),
     "Permit": ("generation", "loop", "place", "seen", "thread", "trace"),
     "QuotaSet": ("_explores",),
-    "ReplayableRefusal": ("body", "code", "credential"),
 }
 """Fields that belong to one process, by class. No text of a provider leaves it. `_explores` is what a look found and
 the next admission checks again."""

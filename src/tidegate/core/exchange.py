@@ -47,14 +47,13 @@ class Ending(StrEnum):
     """End of a call.
 
     `GIVEN_UP` stops the SDK's own retries, `HANDED_BACK` allows them. `EXPIRED` calls left the queue before their first
-    attempt. `REPLAYED` calls got another call's answer.
+    attempt.
     """
 
     ANSWERED = "answered"
     HANDED_BACK = "handed_back"
     GIVEN_UP = "given_up"
     EXPIRED = "expired"
-    REPLAYED = "replayed"
 
 
 class WaitUntil(NamedTuple):
@@ -96,8 +95,7 @@ class ExchangeResult(NamedTuple):
     """Result of an exchange: its ending, the last attempt's result (if any), and the seconds for capacity.
 
     A gate is one limiter of a key that may hold a call back. `gate` is the one that was closed at the end. It opens in
-    `opens_in` seconds, where that was known to be after the deadline. For `REPLAYED`, the outcome in `attempt` is
-    another call's answer.
+    `opens_in` seconds, where that was known to be after the deadline.
     """
 
     ending: Ending
@@ -132,8 +130,7 @@ class QueuedCall(Protocol):
     """Place of one call in its key's queue (`admission.call.GovernedCall`); no method blocks.
 
     `until` is the latest instant to look again (None: when woken). A call that is `recalled` ends as at its deadline.
-    `replay` is the answer that it gets instead of an attempt. `opens_at` is when its gate opens, where that is known to
-    be after the deadline.
+    `opens_at` is when its gate opens, where that is known to be after the deadline.
     """
 
     @property
@@ -145,8 +142,6 @@ class QueuedCall(Protocol):
     @property
     def recalled(self) -> bool: ...
     @property
-    def replay(self) -> Outcome | None: ...
-    @property
     def opens_at(self) -> float | None: ...
     def get_waker(self) -> Any: ...
     def enqueue(self, now: float, deadline: float) -> Permit | None: ...
@@ -157,7 +152,6 @@ class QueuedCall(Protocol):
     def abandon(self, permit: Permit) -> None: ...
     def begin_attempt(self, permit: Permit, index: int, waited: float) -> None: ...
     def count(self, note: Callable[[KeyCounts], object]) -> None: ...
-    def count_replayed(self, outcome: Outcome) -> None: ...
     def count_left(self) -> None: ...
     def note_aside(self, change: int) -> None: ...
     def emit(self, event: type[events.CallEvent], *facts: object) -> None: ...
@@ -236,7 +230,7 @@ class _Exchange:
                         self.permit = self.call.poll(now)
                     self.count_wait(now)
                     if self.permit is None:
-                        return self.expired_result(now) if self.call.replay is None else self.replayed_result(now)
+                        return self.expired_result(now)
                     now = yield from self.send(now)
                 else:
                     self.permit, self.attempt, started = started.permit, started.attempt, None
@@ -260,8 +254,7 @@ class _Exchange:
 
     @property
     def wait_is_useless(self) -> bool:
-        call = self.call
-        return call.recalled or call.replay is not None or call.opens_at is not None
+        return self.call.recalled or self.call.opens_at is not None
 
     def wait(self) -> WaitUntil:
         self.gate = self.call.gate or "queue"
@@ -306,7 +299,10 @@ class _Exchange:
             again = self.own is not None and self.own.tries > 1
             outcome = outcome._replace(own=is_own, again=again) if is_own or again else outcome
         self.is_queued = call.settle(permit, outcome, now, retry is RetryTime.AT_ONCE)
-        return RetryTime.LATER if retry is RetryTime.AT_ONCE and not self.is_queued else retry
+        if retry is not RetryTime.AT_ONCE or self.is_queued:
+            return retry
+        # The reset of a spent day proved false: another attempt would get the same answer.
+        return RetryTime.NO if outcome.kind is Kind.DAILY_LIMIT else RetryTime.LATER
 
     def judge_own(self, permit: Permit, outcome: Outcome, now: float, retry: RetryTime) -> tuple[RetryTime, bool]:
         """Return when the call is repeated, and whether others outran it, by the fate of calls sent later."""
@@ -408,19 +404,6 @@ class _Exchange:
         opens = self.call.opens_at
         ending = Ending.EXPIRED if attempt is None else Ending.GIVEN_UP
         return ExchangeResult(ending, attempt, self.waited, gate, opens - now if opens is not None else None)
-
-    def replayed_result(self, now: float) -> ExchangeResult:
-        """Return the result where the call gets another call's answer, or its own if both are of one kind."""
-        outcome, attempt = self.call.replay, self.attempt
-        assert outcome is not None, "there is an answer to give"
-        if attempt is not None and attempt.outcome.kind is outcome.kind:
-            return self.final_result(now)
-        self.is_over = True
-        self.call.count_replayed(outcome)
-        self._failed(outcome, False, now)
-        opens = self.call.opens_at
-        opens_in = opens - now if opens is not None else None
-        return ExchangeResult(Ending.REPLAYED, AttemptResult(outcome), self.waited, self.call.gate, opens_in)
 
     def _failed(self, outcome: Outcome, given_up: bool, now: float, gate: str | None = None) -> None:
         why = (outcome.kind, outcome.cause, given_up, outcome.status, gate)

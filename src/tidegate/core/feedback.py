@@ -215,8 +215,7 @@ takes more time than it saves refusals."""
 def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     """Close the gate that explains a refusal; `draw` is uniform in [0, 1)."""
     gates.counts.refused += 1
-    if outcome.answer is not None and outcome.answer.body:
-        gates.refusal = outcome, now
+    gates.refusal = outcome.retry_after or 0.0, now
     if outcome.cause not in UNSERVING:
         answered(gates, permit, now, out)
     elif (permit.probe or not outcome.own) and not permit.silent:

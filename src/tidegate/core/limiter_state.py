@@ -114,9 +114,8 @@ class KeyCounts:
 
     `resent` attempts were of calls that had been sent before. Those of them after a refusal are `absorbed`: the caller
     never saw the refusal. `given_up` calls ended for lack of capacity. `failed_calls` ended with another failure, or
-    their stream broke. `replayed` ones of them got another call's answer. `left` calls were ended by their callers
-    while they were not in flight. `unsent` calls were never sent so far, whether they still wait or have ended.
-    `retried_calls` had more than one attempt.
+    their stream broke. `left` calls were ended by their callers while they were not in flight. `unsent` calls were
+    never sent so far, whether they still wait or have ended. `retried_calls` had more than one attempt.
     """
 
     __slots__ = (
@@ -131,7 +130,6 @@ class KeyCounts:
         "latencies",
         "left",
         "refused",
-        "replayed",
         "resent",
         "retried_calls",
         "unsent",
@@ -140,7 +138,7 @@ class KeyCounts:
     def __init__(self) -> None:
         self.attempts = self.answered = self.refused = self.failed = 0
         self.abandoned = self.ignored = self.resent = self.absorbed = self.given_up = self.unsent = 0
-        self.failed_calls = self.replayed = self.left = self.retried_calls = 0
+        self.failed_calls = self.left = self.retried_calls = 0
         self.latencies: deque[float] = deque(maxlen=100)
 
     def note_sent(self, now: float) -> None:
@@ -166,10 +164,6 @@ class KeyCounts:
     def note_failed_call(self, outcome: Outcome) -> None:
         self.failed_calls += 1
         self.note_fate("handed_back", outcome)
-
-    def note_replayed(self, outcome: Outcome) -> None:
-        self.note_failed_call(outcome)
-        self.replayed += 1
 
     def copy(self) -> KeyCounts:
         counts = KeyCounts()
@@ -308,7 +302,8 @@ class LimiterState:
         self.used_at = self._began = now
         self.resumes = self.aside = self.scarce = False
         self.rejection: KeyRejection | None = None
-        self.refusal: tuple[Outcome, float] | None = None
+        # Seconds that the newest refusal named (0: none), and when it came.
+        self.refusal: tuple[float, float] | None = None
         self._attempts_before = self.refusals_in_run = 0
         self.calm_slots = 0
 

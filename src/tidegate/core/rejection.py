@@ -40,10 +40,10 @@ def rejects_key(outcome: Outcome) -> bool:
         # It may be about one request only, such as a region or a moderated text.
         return False
     if outcome.kind is Kind.PERMANENT:
-        return outcome.cause is Cause.AUTH and outcome.answer is not None
+        return outcome.cause is Cause.AUTH and outcome.of_key
     if outcome.kind is Kind.QUOTA_EXHAUSTED:
-        return outcome.answer is not None
-    return outcome.kind is Kind.DAILY_LIMIT and (outcome.answer is not None or bool(outcome.retry_after))
+        return outcome.of_key
+    return outcome.kind is Kind.DAILY_LIMIT and (outcome.of_key or bool(outcome.retry_after))
 
 
 class KeyRejection:

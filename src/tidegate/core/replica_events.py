@@ -26,7 +26,6 @@ from tidegate.core.values import (
     Outcome,
     QuotaReading,
     Refill,
-    ReplayableRefusal,
     RequestFacts,
     ResetInstant,
     Usage,
@@ -173,7 +172,7 @@ def _usage(plain: Any) -> Usage:
     return Usage(input_tokens, output_tokens, cached_tokens)
 
 
-PLAIN_OUTCOME = (None, "none", None, (), None, "", None, 0, None, False, False)
+PLAIN_OUTCOME = (None, "none", None, (), None, "", None, 0, False, False, False)
 PLAIN_READING = (None, None, None, None, None, None, None, 0.001, 1.0, False, None)
 
 
@@ -189,7 +188,7 @@ def _plain_outcome(outcome: Outcome) -> list[Any]:
             outcome.status,
             outcome.ignored,
             # A wrong credential may be that of one process.
-            None if outcome.answer is None or outcome.cause is Cause.AUTH else outcome.answer.status,
+            outcome.of_key and outcome.cause is not Cause.AUTH,
             outcome.own,
             outcome.again,
         ),
@@ -206,7 +205,7 @@ def _outcome(
     row: str = "",
     status: int | None = None,
     ignored: int = 0,
-    answer: int | None = None,
+    of_key: bool = False,
     own: bool = False,
     again: bool = False,
 ) -> Outcome:
@@ -219,7 +218,7 @@ def _outcome(
         _text(row, 64),
         _optional(status, _whole),
         _whole(ignored),
-        None if answer is None else ReplayableRefusal(_whole(answer)),
+        of_key=of_key is True,
         own=own is True,
         again=again is True,
     )

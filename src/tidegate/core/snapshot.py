@@ -77,8 +77,8 @@ class KeySnapshot:
 
     A call is any number of `attempts`: `unsent` calls had none so far. The `absorbed` refusals were retried, so the
     caller never saw them. `calls` counts all calls, `given_up` those that ended for lack of capacity. `failed` and
-    `abandoned` count attempts. `failed_calls` counts calls that ended with a failure, including those `replayed`: given
-    another call's answer. `abandoned_calls` counts calls that their callers ended, in flight or in the queue.
+    `abandoned` count attempts. `failed_calls` counts calls that ended with a failure. `abandoned_calls` counts calls
+    that their callers ended, in flight or in the queue.
     `retried` counts the attempts that followed a transient failure, `retried_calls` the calls with several attempts.
 
     Each of the `calls` is `answered`, `given_up`, one of the `failed_calls` or of the `abandoned_calls`, or `unended`:
@@ -144,7 +144,6 @@ class KeySnapshot:
     mean_output: float
     failed_calls: int = 0
     retried: int = 0
-    replayed: int = 0
     rejected: str = ""
     rejected_for: float = 0.0
     pool: int | None = None
@@ -325,7 +324,6 @@ def key_snapshot(
         mean_output=admission.estimate.mean_output,
         failed_calls=counts.failed_calls,
         retried=counts.resent - counts.absorbed,
-        replayed=counts.replayed,
         abandoned_calls=counts.abandoned + counts.left,
         unsent=counts.unsent,
         retried_calls=counts.retried_calls,

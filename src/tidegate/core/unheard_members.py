@@ -198,7 +198,7 @@ class SafeCapacity:
         A failure may be that of one attempt, and the readings were taken in already.
         """
         if own.kind is OK or own.kind in CAPACITY:
-            return own._replace(readings=(), answer=None)
+            return own._replace(readings=())
         return ABANDONED
 
     def told(self, serial: int, own: Outcome) -> Outcome:

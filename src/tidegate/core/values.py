@@ -275,27 +275,12 @@ class QuotaReading(NamedTuple):
     instant: ResetInstant | None = None
 
 
-class ReplayableRefusal(NamedTuple):
-    """Error object of a refusal, as JSON in `body`, without anything that belongs to one call only.
-
-    `body` is empty where another process got the refusal: what a provider writes stays in the process that reads it.
-    `code` names the error where a provider does so in a header (Amazon's `x-amzn-errortype`). `credential` is a keyed
-    digest of the credential that was rejected; only calls with the same one get the answer. It is empty where any call
-    of the key may.
-    """
-
-    status: int
-    body: bytes = b""
-    code: str = ""
-    credential: str = ""
-
-
 class Outcome(NamedTuple):
     """Result of one attempt, and the facts learned from it.
 
     `retry_after` is in seconds, and None where the answer names no time (or is no refusal). `row` names the table row
-    that decided. `ignored` counts unusable values (negative, not a number, absurd, too long). `answer` is the refusal
-    itself, where other calls of the key may get it too. `error` is the text of a connection error, where no response
+    that decided. `ignored` counts unusable values (negative, not a number, absurd, too long). `of_key` says that a
+    rejection holds for its key, and not for one request. `error` is the text of a connection error, where no response
     came. With `own`, the failure shows nothing about its key: the call itself is the cause, or its answer had begun.
     `again` says that its call had failed before.
     """
@@ -308,7 +293,7 @@ class Outcome(NamedTuple):
     row: str = ""
     status: int | None = None
     ignored: int = 0
-    answer: ReplayableRefusal | None = None
+    of_key: bool = False
     error: str = ""
     own: bool = False
     again: bool = False

@@ -129,7 +129,6 @@ COUNTS = (
     "given_up",
     "unsent",
     "failed_calls",
-    "replayed",
     "left",
 )
 """Counters of `tidegate.core.limiter_state.KeyCounts`."""

@@ -147,7 +147,6 @@ class SharedKeyCounts(KeyCounts):
     absorbed = _kept("absorbed")
     unsent = _kept("unsent")
     failed_calls = _kept("failed_calls")
-    replayed = _kept("replayed")
     left = _kept("left")
 
     def __init__(

@@ -5,7 +5,7 @@
 - `read_inquiry`, `estimate`: the facts of a request, and its expected charge.
 - `scope`, `family_of`, `credential_of`: the quota that a request counts against.
 - `judge`, `judge_event`: the outcome of an answer.
-- `answer_of`: the part of a refusal that holds for other calls of the key.
+- `concerns_key`: whether a rejection holds for its key, and not for one request.
 - `usage_of`, `merged`: the usage that an answer states.
 - `has_content`: whether an answer in a stream has begun.
 - `finish_reason_of`, `request_id_of`: facts of an answer for records of attempts.
@@ -56,7 +56,7 @@ from tidegate.providers._request import (
     read_inquiry,
     scope,
 )
-from tidegate.providers._response import answer_of, judge, judge_event
+from tidegate.providers._response import concerns_key, judge, judge_event
 from tidegate.providers._schema import COMMON_ERRORS, Charging, ErrorRow, HeaderRow, Provider
 from tidegate.providers._schema import SharedQuotas as SharedQuotas
 from tidegate.providers._sdks import ANY, BASE_URL_VARIABLES, GATEWAY_VARIABLES, UNNAMED, sdk_family
@@ -108,8 +108,8 @@ __all__ = [
     "ModelPrice",
     "Provider",
     "adopt",
-    "answer_of",
     "charged",
+    "concerns_key",
     "count_usage",
     "credential_of",
     "dimensions",

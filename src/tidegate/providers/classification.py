@@ -347,9 +347,9 @@ def _answer_of(error: BaseException) -> tuple[list[tuple[bytes, bytes]], bytes]:
 def _judged(
     provider: Provider, status: int, pairs: list[tuple[bytes, bytes]], body: bytes | None, now_on: datetime
 ) -> Outcome:
-    """Return the meaning of an answer, with the part of it that other calls of the key may be given."""
+    """Return the meaning of an answer; a rejection may hold for its key."""
     outcome = providers.judge(provider, status, pairs, body, now_on)
-    return outcome._replace(answer=providers.answer_of(outcome, pairs, body))
+    return outcome._replace(of_key=providers.concerns_key(outcome, body))
 
 
 def _typed(chain: list[BaseException]) -> tuple[int | None, str]:

@@ -8,7 +8,6 @@ the request counts against.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -36,7 +35,6 @@ from tidegate.core.values import (
     Key,
     Kind,
     Outcome,
-    ReplayableRefusal,
     new,
 )
 from tidegate.errors import add_note
@@ -48,7 +46,6 @@ from tidegate.transports.own_answers import (
     RETRYABLE,
     TOO_MANY_REQUESTS_STATUS,
     deadline_refusal,
-    replayed_headers,
     wait_headers,
     without_price,
 )
@@ -223,10 +220,6 @@ class HttpCall(GovernedCall, ABC):
                 del headers[NO_RETRY]
                 _leave_place(self)
             return self.refused(headers, body)
-        if ended.ending is Ending.REPLAYED:
-            answer = attempt.outcome.answer
-            assert answer is not None, "only what was kept is repeated"
-            return self.refused(replayed_headers(answer, ended.opens_in), json.loads(answer.body), answer.status)
         reason = self.reason_of(ended)
         if attempt.error is not None:
             if reason:
@@ -274,21 +267,6 @@ class HttpCall(GovernedCall, ABC):
         """Return whether a response came from a provider, and not from a test."""
         return True
 
-    def is_mocked(self) -> bool:
-        """Return whether a mock answers the request. Such a mock must see every request."""
-        return False
-
-    def receives(self, answer: ReplayableRefusal | None) -> bool:
-        """Return whether the call may receive a copy of another call's answer."""
-        try:
-            return answer is not None and answer.credential in ("", self.credential()) and not self.is_mocked()
-        except Exception:
-            return False
-
-    def credential(self) -> str | None:
-        """Return a keyed digest of the credentials that the call carries; None where they are not known."""
-        return None if self.secrets is None else self.registry.digest(repr(_carried(self)))
-
     def price(self, estimate: CostEstimator) -> Cost:
         """Return the expected charge of the call, from what its key has learned so far."""
         return providers.estimate(self.provider, self.request_facts, estimate)
@@ -300,7 +278,8 @@ class HttpCall(GovernedCall, ABC):
                 _remember_credentials(self)
                 permit.trace.request_id = redaction.clean_fact(providers.request_id_of(self.pairs(response)))
             if status >= 400:
-                return _with_replayable(self, self.judge(status, self.pairs(response), body), response, body)
+                outcome = self.judge(status, self.pairs(response), body)
+                return outcome._replace(of_key=True) if _is_of_key(self, outcome, response, body) else outcome
             outcome = self.judge(status, self.pairs(response), None) if permit.informs else success_outcome(status)
             if body is not None and body[-1:] not in _ENDS and _is_unreadable(self, response, status, body):
                 # The program gets it as it is; no count has it as an answer.
@@ -463,17 +442,10 @@ def _is_unreadable(call: HttpCall, response: Any, status: int, body: bytes) -> b
     return not body or b"text/html" in kind
 
 
-def _with_replayable(call: HttpCall, outcome: Outcome, response: Any, body: bytes | None) -> Outcome:
-    """Return the outcome with the part of the answer that other calls of the key may receive.
-
-    A refusal for lack of capacity may go to all of them, any other to those with the same credential. A token whose
-    time is over excludes that: the next call carries another one.
-    """
-    answer = providers.answer_of(outcome, call.pairs(response), body) if call.is_from_provider(response) else None
-    if answer is not None and outcome.kind not in CAPACITY:
-        credential = None if _has_expired(call) else call.credential()
-        answer = None if credential is None else answer._replace(credential=credential)
-    return outcome if answer is None else outcome._replace(answer=answer)
+def _is_of_key(call: HttpCall, outcome: Outcome, response: Any, body: bytes | None) -> bool:
+    """Return whether a rejection holds for the key: a provider made it, of a known credential that has not expired."""
+    rejects = providers.concerns_key(outcome, body) and call.is_from_provider(response)
+    return rejects and call.secrets is not None and not _has_expired(call)
 
 
 def _has_expired(call: HttpCall) -> bool:

@@ -193,13 +193,6 @@ class HttpxCall(HttpCall):
     def is_from_provider(self, response: Any) -> bool:
         return not _made_up(response)
 
-    def is_mocked(self) -> bool:
-        """Return whether a mock answers: a `MockTransport`, or a replaced method of the library."""
-        client = self.wrapped.__self__  # type: ignore[attr-defined]
-        transport = client._transport_for_url(self.request.url)
-        own = _own_network(transport, self.stack.networks)
-        return type(transport).__name__ == "MockTransport" if own is None else not own
-
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
         return _headers(response.headers)
 

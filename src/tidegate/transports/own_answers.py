@@ -1,4 +1,4 @@
-"""Answers that tidegate makes itself: for a call that waited too long, has no price, or gets another call's refusal."""
+"""Answers that tidegate makes itself: for a call that waited too long, or has no price."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any
 from tidegate.admission.call import GovernedCall
 from tidegate.core.exchange import ExchangeResult
 from tidegate.core.safe_text import printable
-from tidegate.core.values import Key, ReplayableRefusal
+from tidegate.core.values import Key
 
 NO_RETRY = "x-should-retry"
 """Header. `false` stops the retries of the openai and anthropic SDKs (openai 3.52 `_should_retry`)."""
-
-REPLAYED = "x-tidegate-replayed"
-"""Header. `1` means that no request was sent for this answer: it copies another call's answer for the same key."""
 
 WAITED, GATE, REASON = "x-tidegate-waited", "x-tidegate-gate", "x-tidegate-reason"
 """Headers of the answer to a call that is given up: the seconds that it waited, the gate (limiter of a key) that was
@@ -22,6 +19,7 @@ closed, and a sentence with both and until when."""
 
 ERROR_TYPE = "x-amzn-errortype"
 """Amazon's header with the error's name."""
+
 TOO_MANY_REQUESTS_STATUS = 429
 
 MAX_RETRY_AFTER_SECONDS = 31_536_000.0
@@ -67,15 +65,7 @@ def deadline_refusal(call: GovernedCall, ended: ExchangeResult) -> tuple[dict[st
         )
     error = {"message": printable(text), "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
     headers = {NO_RETRY: "false", "x-tidegate": "queue-deadline"}
+    if ended.opens_in is not None and 0.0 < ended.opens_in < MAX_RETRY_AFTER_SECONDS:
+        headers["retry-after"] = str(ceil(ended.opens_in))
     headers |= wait_headers(call, ended, call.reason_of(ended) or text)
     return headers, {"type": "error", "error": error}
-
-
-def replayed_headers(answer: ReplayableRefusal, opens_in: float | None) -> dict[str, str]:
-    """Return the headers of the newest refusal of the key, for a call that does not wait."""
-    headers = {NO_RETRY: "false", REPLAYED: "1"}
-    if answer.code:
-        headers[ERROR_TYPE] = answer.code
-    if opens_in is not None and 0.0 < opens_in < MAX_RETRY_AFTER_SECONDS:
-        headers["retry-after"] = str(ceil(opens_in))
-    return headers

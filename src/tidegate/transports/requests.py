@@ -78,12 +78,6 @@ class RequestsCall(HttpCall):
     def is_from_provider(self, response: Any) -> bool:
         return not made_up(response)
 
-    def is_mocked(self) -> bool:
-        """Return whether something other than the library's own adapter answers, as in tests."""
-        session = self.wrapped.__self__  # type: ignore[attr-defined]
-        send = type(session.get_adapter(self.request.url)).send
-        return getattr(send, "__module__", "").partition(".")[0] != "requests"
-
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS_STATUS) -> Any:
         response = self.module.Response()
         response.status_code, response.reason = status, HTTPStatus(status).phrase

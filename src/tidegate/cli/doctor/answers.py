@@ -103,8 +103,6 @@ def explanation(line: bytes, settings: Settings) -> dict[str, Any]:
         headers = [(name, value) for name, value in headers if name.lower() != b"date"]
     body = _body(answer)
     outcome = _judged(provider, status, headers, body, now or datetime.now(UTC))
-    if status >= 400:
-        outcome = outcome._replace(answer=providers.answer_of(outcome, headers, body))
     returns_on = providers.return_date(body or b"") if outcome.kind is Kind.QUOTA_EXHAUSTED else ""
     return {
         **({"error": unknown} if unknown else {}),
