@@ -1,4 +1,4 @@
-"""Log records of keys: rejections with their numbers at the end, cooldowns and outages once and while they last.
+"""Log records of keys: rejections once, cooldowns and outages once and while they last.
 
 Theory of operation. The key table looks after each failed attempt, and when a waiting call looks again. A record is due
 when a cooldown is known to last for long, when it turns out to last for very long, and then at intervals. No record is
@@ -7,12 +7,10 @@ made for each refusal, and none holds a text of the provider.
 
 from __future__ import annotations
 
-import atexit
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, Protocol
-from weakref import WeakSet
+from typing import NamedTuple
 
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.rejection import DAY, KeyRejection
@@ -113,44 +111,13 @@ def _stretch(admission: AdmissionController, gate: str) -> float:
 logger = logging.getLogger("tidegate")
 
 
-class RejectionSource(Protocol):
-    """The part of a registry that the log at the end of the process reads."""
-
-    def rejections(self) -> list[tuple[Key, KeyRejection]]: ...
-
-
-_sources: WeakSet[RejectionSource] = WeakSet()
-
-
-def log_rest() -> None:
-    """Log the rejections that last until the end of the process."""
-    for source in list(_sources):
-        _sources.discard(source)
-        for key, rejection in source.rejections():
-            log_end(key, rejection, "still rejected at the end of the process", logging.WARNING)
-
-
-atexit.register(log_rest)
-
-
-def log_begin(source: RejectionSource, key: Key, rejection: KeyRejection) -> None:
-    """Log that a key is rejected; `log_end` follows when that ends, or with the process."""
-    _sources.add(source)
+def log_rejection(key: Key, rejection: KeyRejection) -> None:
+    """Log that a key is rejected."""
+    outcome = rejection.outcome
     then = "calls are sent and get the provider's answer"
     if rejection.reset_at is not None:
         then = "calls with enough time wait for the provider's reset"
-    logger.info("%s rejected: %s; %s", key, _reason(rejection), then)
-
-
-def log_end(key: Key, rejection: KeyRejection, what: str, level: int = logging.INFO) -> None:
-    """Log that a rejection is over, with its numbers."""
-    counted = f"{rejection.count} attempt{'' if rejection.count == 1 else 's'}"
-    logger.log(level, "%s was rejected: %s; %s rejected; %s", key, _reason(rejection), counted, what)
-
-
-def _reason(rejection: KeyRejection) -> str:
-    outcome = rejection.outcome
-    return f"{outcome.cause.value} (status {outcome.status}, {outcome.row})"
+    logger.warning("%s rejected: %s (status %s, %s); %s", key, outcome.cause.value, outcome.status, outcome.row, then)
 
 
 def write_record(record: Callable[[], object]) -> None:

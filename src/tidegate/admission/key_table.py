@@ -239,10 +239,7 @@ class KeyTable(KnownKeys):
             queue = self._queue_behind(permit)
             now = self._enter(queue)
             if queue is not None:
-                before = queue.admission.rejection and in_force(queue.admission.rejection)
                 queue.admission.learn(permit, outcome, now, out)
-                if before is not None:
-                    self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
             return self._pump(queue, now, out), None
 
         self._step(step, nothing)
@@ -380,7 +377,7 @@ class KeyTable(KnownKeys):
                 limit = admission.concurrency
                 if is_good and limit.limit >= limit.highest and admission.bound.may_rise:
                     self._at_bound.add(queue)
-                if before is not None or admission.rejection is not None:
+                if admission.rejection is not None:
                     self._note_rejection(admission.key, before, in_force(admission.rejection))
                 if not is_good:
                     self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)

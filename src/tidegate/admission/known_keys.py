@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from tidegate.admission import hooks, process, redaction
 from tidegate.admission.accounts import AccountTable, ModelQueue, SharingModels
-from tidegate.admission.key_log import WaitLog, log_begin, log_end
+from tidegate.admission.key_log import WaitLog, log_rejection
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.saved_state import Seeds
 from tidegate.admission.shared_keys import SharedKeys
@@ -28,7 +28,7 @@ from tidegate.admission.wait_queue import Waiter
 from tidegate.core import saved_state
 from tidegate.core.admission_controller import AccountController, AdmissionController, ModelController
 from tidegate.core.limiter_state import Out
-from tidegate.core.rejection import KeyRejection, in_force
+from tidegate.core.rejection import KeyRejection
 from tidegate.core.safe_text import masked
 from tidegate.core.snapshot import RegistrySnapshot, queue_forecast
 from tidegate.core.values import Cost, Key, Usage
@@ -321,21 +321,14 @@ class KnownKeys(StepTable):
             if not queue.idle:
                 self._queues.move_to_end(key)
             elif over or now - queue.admission.used_at > KEY_IDLE_SECONDS:
-                if (rejection := in_force(queue.admission.rejection)) is not None:
-                    self._note_rejection(key, rejection, None, forgotten=True)
                 queue.close()
                 del self._queues[key]
                 over = len(self._queues) >= MAX_REGISTRY_KEYS
 
-    def _note_rejection(
-        self, key: Key, ended: KeyRejection | None, begun: KeyRejection | None, forgotten: bool = False
-    ) -> None:
-        """Note for the log that a rejection began or ended; `log_rest` logs those that last until the process ends."""
-        if ended is not None and ended is not begun:
-            what = "the key is forgotten" if forgotten else "a call was admitted again"
-            self._records.append(partial(log_end, key, ended, what))
-        if begun is not None and begun is not ended:
-            self._records.append(partial(log_begin, self, key, begun))
+    def _note_rejection(self, key: Key, before: KeyRejection | None, begun: KeyRejection | None) -> None:
+        """Note for the log that a rejection began."""
+        if begun is not None and begun is not before:
+            self._records.append(partial(log_rejection, key, begun))
 
     def _note_wait(self, queue: KeyQueue, waiting: int, now: float) -> None:
         """Note for the log that calls wait for the end of a cooldown or an outage, where such a record is due."""
@@ -344,11 +337,3 @@ class KnownKeys(StepTable):
             record = queue.wait_log.look(queue.admission, waiting, self.settings.max_wait, now)
             if record is not None:
                 self._records.append(partial(logger.log, record.level, "%s %s", queue.admission.key, record.text))
-
-    def rejections(self) -> list[tuple[Key, KeyRejection]]:
-        """Return the keys that the provider rejects now."""
-        found = self._step(
-            lambda out: ([], [(key, in_force(queue.admission.rejection)) for key, queue in self._queues.items()]),
-            list[tuple[Key, KeyRejection | None]],
-        )
-        return [(key, rejection) for key, rejection in found if rejection is not None]
