@@ -263,6 +263,18 @@ def test_rejection_is_one_warning_with_key_and_reason(scene: Scene, caplog: pyte
     assert "money (status 429" in record.getMessage()
 
 
+def test_key_that_is_rejected_again_and_again_is_one_record_in_five_minutes(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One token of several is wrong: each rejection ends with the next answer."""
+    for _ in range(20):
+        reject(scene)
+        reject(scene)
+        scene.call().reply(OK)
+        scene.clock.advance(20.0)
+    assert len([each for each in caplog.records if each.name == "tidegate"]) == 2
+
+
 def test_try_admit_of_a_rejected_key_says_until_when(scene: Scene) -> None:
     reject(scene)
     reject(scene)

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.rejection import DAY, KeyRejection
+from tidegate.core.rejection import DAY, in_force
 from tidegate.core.snapshot import day_reset, latest_pause
-from tidegate.core.values import INFINITY, Key
+from tidegate.core.values import INFINITY
 from tidegate.core.wait_text import duration, failure_text, never_answered, wait_text
 
 INFO, WARNING = 20, 30
@@ -26,8 +26,8 @@ NOTED_SECONDS, GRAVE_SECONDS = 2.0, 60.0
 Chosen: shorter ones are over before they are read; a minute is the window of most quotas."""
 
 REPEATED_SECONDS = 300.0
-"""Seconds after which a cooldown that lasts is logged again. Raising it shortens the log. Chosen: a person who looks
-into the log during a long wait finds a recent record."""
+"""Seconds after which a cooldown that lasts, or another rejection of the key, is logged again. Raising it shortens the
+log. Chosen: a person who looks into the log during a long wait finds a recent record."""
 
 
 class WaitRecord(NamedTuple):
@@ -38,15 +38,16 @@ class WaitRecord(NamedTuple):
 
 
 class WaitLog:
-    """Cooldowns and outages of one key as far as they are logged. All instants are monotonic seconds."""
+    """Cooldowns, outages and rejections of one key as far as they are logged. All instants are monotonic seconds."""
 
-    __slots__ = ("_began_at", "_gate", "_level", "_logged_at", "_stretch", "_told_never", "_until")
+    __slots__ = ("_began_at", "_gate", "_level", "_logged_at", "_rejected_at", "_stretch", "_told_never", "_until")
 
     def __init__(self) -> None:
         self._level, self._logged_at = 0, -INFINITY
         self._began_at = self._until = -INFINITY
         self._gate, self._stretch = "", 0.0
         self._told_never = False
+        self._rejected_at = -INFINITY
 
     def look(self, admission: AdmissionController, waiting: int, max_wait: float, now: float) -> WaitRecord | None:
         """Return the record that is due at `now`, while `waiting` calls wait; None if there is none.
@@ -58,6 +59,8 @@ class WaitLog:
             self._told_never = True
             then = f"a call waits for up to {duration(max_wait)} (TIDEGATE_MAX_WAIT), then gets its refusal"
             return WaitRecord(WARNING, f"has no capacity for this account: {never}; {then}")
+        if (rejected := self._rejection(admission, now)) is not None:
+            return rejected
         pause, breaker = latest_pause(admission), admission.breaker
         closings = [(pause.until, "pause"), (day_reset(admission), DAY)]
         if not breaker.closed:
@@ -92,6 +95,15 @@ class WaitLog:
             level, f"{text}; {calls}" + (f", for {duration(lasted)} so far" if lasted > NOTED_SECONDS else "")
         )
 
+    def _rejection(self, admission: AdmissionController, now: float) -> WaitRecord | None:
+        rejection = in_force(admission.rejection)
+        if rejection is None or rejection.since <= self._rejected_at or now < self._rejected_at + REPEATED_SECONDS:
+            return None
+        self._rejected_at, outcome = now, rejection.outcome
+        waits = "calls with enough time wait for the provider's reset"
+        then = "calls are sent and get the provider's answer" if rejection.reset_at is None else waits
+        return WaitRecord(WARNING, f"rejected: {outcome.cause.value} (status {outcome.status}, {outcome.row}); {then}")
+
     def _lasts(self, gate: str, stretch: float, now: float) -> bool:
         """Return whether the cooldown of the last look has not ended since."""
         if gate != self._gate:
@@ -109,15 +121,6 @@ def _stretch(admission: AdmissionController, gate: str) -> float:
 
 
 logger = logging.getLogger("tidegate")
-
-
-def log_rejection(key: Key, rejection: KeyRejection) -> None:
-    """Log that a key is rejected."""
-    outcome = rejection.outcome
-    then = "calls are sent and get the provider's answer"
-    if rejection.reset_at is not None:
-        then = "calls with enough time wait for the provider's reset"
-    logger.warning("%s rejected: %s (status %s, %s); %s", key, outcome.cause.value, outcome.status, outcome.row, then)
 
 
 def write_record(record: Callable[[], object]) -> None:

@@ -21,7 +21,7 @@ from tidegate.admission.wait_queue import UNPRICED, Waiter
 from tidegate.core import events
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import KeyCounts, Out, Permit
-from tidegate.core.rejection import in_force
+from tidegate.core.rejection import is_final
 from tidegate.core.unheard_members import ABANDONED
 from tidegate.core.values import INFINITY, OK, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.core.wait_text import HeadWait
@@ -152,7 +152,7 @@ class KeyTable(KnownKeys):
                     to_wake = self._settle(permit, outcome, out, rejoin)
                     if rejoin is not None:
                         to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
-                        if permit.state.aside or _ends_day(permit, outcome):
+                        if permit.state.aside or is_final(outcome, permit.state.rejection):
                             rejoin = None
                 finally:
                     try:
@@ -370,22 +370,19 @@ class KeyTable(KnownKeys):
                 # Before the end of the attempt, with which shared counts write both at once.
                 count_usage(queue.tokens, state.key[0], outcome.usage)
             if not (is_good and out is None and admission.answer(permit, outcome, now)):
-                before = admission.rejection and in_force(admission.rejection)
                 if self._shared is not None and is_good and admission.at_bound:
                     self._at_bound.add(queue)
                 admission.settle(permit, outcome, now, 0.0 if is_good else self.draw(), out)
                 limit = admission.concurrency
                 if is_good and limit.limit >= limit.highest and admission.bound.may_rise:
                     self._at_bound.add(queue)
-                if admission.rejection is not None:
-                    self._note_rejection(admission.key, before, in_force(admission.rejection))
                 if not is_good:
                     self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
         if rejoin is None or rejoin.queue is None or permit.state.aside:
             if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
                 return []
             return queue.pump(now, out)
-        if _ends_day(permit, outcome):
+        if is_final(outcome, permit.state.rejection):
             return self._pump(queue, now, out)
         return [*rejoin.queue.rejoin(rejoin, now, out), *self._pump(queue, now, out)]
 
@@ -421,9 +418,3 @@ class KeyTable(KnownKeys):
         if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
             return []
         return queue.pump(now, out)
-
-
-def _ends_day(permit: Permit, outcome: Outcome) -> bool:
-    """Return whether a spent day named a false reset, so that another attempt would get the same answer."""
-    rejection = permit.state.rejection
-    return outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.has_false_reset

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from tidegate.admission import hooks, process, redaction
 from tidegate.admission.accounts import AccountTable, ModelQueue, SharingModels
-from tidegate.admission.key_log import WaitLog, log_rejection
+from tidegate.admission.key_log import WaitLog
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.saved_state import Seeds
 from tidegate.admission.shared_keys import SharedKeys
@@ -28,7 +28,6 @@ from tidegate.admission.wait_queue import Waiter
 from tidegate.core import saved_state
 from tidegate.core.admission_controller import AccountController, AdmissionController, ModelController
 from tidegate.core.limiter_state import Out
-from tidegate.core.rejection import KeyRejection
 from tidegate.core.safe_text import masked
 from tidegate.core.snapshot import RegistrySnapshot, queue_forecast
 from tidegate.core.values import Cost, Key, Usage
@@ -324,11 +323,6 @@ class KnownKeys(StepTable):
                 queue.close()
                 del self._queues[key]
                 over = len(self._queues) >= MAX_REGISTRY_KEYS
-
-    def _note_rejection(self, key: Key, before: KeyRejection | None, begun: KeyRejection | None) -> None:
-        """Note for the log that a rejection began."""
-        if begun is not None and begun is not before:
-            self._records.append(partial(log_rejection, key, begun))
 
     def _note_wait(self, queue: KeyQueue, waiting: int, now: float) -> None:
         """Note for the log that calls wait for the end of a cooldown or an outage, where such a record is due."""

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from tidegate.core import events
 from tidegate.core.backoff import ABSURD_HINT_SECONDS, MAX_PAUSE_SECONDS, full_jitter, half_jitter_of
 from tidegate.core.limiter_state import KeyCounts, Permit
+from tidegate.core.rejection import is_final
 from tidegate.core.repeated_failure import OVERTAKEN_ATTEMPTS, OWN_SECONDS, OWN_TRIES, RepeatedFailure
 from tidegate.core.values import CAPACITY, ELSEWHERE, FAILING, LOAD, TERMINAL, Cause, Key, Kind, Outcome
 
@@ -301,8 +302,7 @@ class _Exchange:
         self.is_queued = call.settle(permit, outcome, now, retry is RetryTime.AT_ONCE)
         if retry is not RetryTime.AT_ONCE or self.is_queued:
             return retry
-        # The reset of a spent day proved false: another attempt would get the same answer.
-        return RetryTime.NO if outcome.kind is Kind.DAILY_LIMIT else RetryTime.LATER
+        return RetryTime.NO if is_final(outcome, permit.state.rejection) else RetryTime.LATER
 
     def judge_own(self, permit: Permit, outcome: Outcome, now: float, retry: RetryTime) -> tuple[RetryTime, bool]:
         """Return when the call is repeated, and whether others outran it, by the fate of calls sent later."""

@@ -136,6 +136,11 @@ class KeyRejection:
             self._probed_at = float("-inf")
 
 
+def is_final(outcome: Outcome, rejection: KeyRejection | None) -> bool:
+    """Return whether a spent day named a false reset: another attempt of its call would get the same answer."""
+    return outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.has_false_reset
+
+
 def in_force(rejection: KeyRejection | None) -> KeyRejection | None:
     """Return a rejection of the key as a whole; None for one that no second answer confirms."""
     return rejection if rejection is not None and rejection.in_force else None
