@@ -80,6 +80,17 @@ def test_answer_of_a_bare_client_has_headers(make: Callable[[], Any]) -> None:
         assert "provider asks for 10:00" in answer.headers["x-tidegate-reason"]
 
 
+@pytest.mark.parametrize("max_wait", [0.0, 5.0])
+@pytest.mark.parametrize("make", [httpx.Client, requests.Session])
+def test_own_answer_of_a_call_that_is_not_sent_says_when_to_come_back(make: Callable[[], Any], max_wait: float) -> None:
+    with Server(refused) as server, tidegate.wrap(make(), max_wait=max_wait) as client:
+        first, second = [client.post(server.chat, json=BODY) for _ in range(2)]
+        assert len(server.seen) == 1
+    assert first.json()["error"]["message"] == "Rate limit reached"
+    assert (second.status_code, second.headers["x-tidegate"]) == (429, "queue-deadline")
+    assert 1 <= int(second.headers["retry-after"]) <= 600
+
+
 class Refused(Exception):
     """A refusal of a function's own."""
 

@@ -284,6 +284,7 @@ def test_token_that_ends_in_the_queue_is_handed_back_for_another_try(registry: R
     assert "x-should-retry" not in first.headers
     assert "x-should-retry" not in other.headers
     assert other.headers["x-tidegate"] == "queue-deadline"
+    assert "retry-after" not in other.headers, "the SDK comes back at once and waits in the queue"
     assert len(server.seen) == 1
 
 

@@ -427,7 +427,7 @@ EXPIRED = "expired"
 
 def concerns_key(outcome: Outcome, body: bytes | None) -> bool:
     """Return whether a rejection holds for its key; False where it concerns one request, or is unclear."""
-    if outcome.status is None or not body or outcome.kind not in TERMINAL:
+    if outcome.status is None or not body or len(body) > MAX_BODY or outcome.kind not in TERMINAL:
         return False
     document = parsed(body)
     error = document[0] if isinstance(document, list) and document else document

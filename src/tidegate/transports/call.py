@@ -43,6 +43,7 @@ from tidegate.transports import bearer, stub_servers
 from tidegate.transports.governance import Binding
 from tidegate.transports.own_answers import (
     NO_RETRY,
+    RETRY_AFTER,
     RETRYABLE,
     TOO_MANY_REQUESTS_STATUS,
     deadline_refusal,
@@ -217,7 +218,9 @@ class HttpCall(GovernedCall, ABC):
         if attempt is None or aged:
             headers, body = deadline_refusal(self, ended)
             if aged or self.sdk_may_repeat:
+                # The SDK comes back at once, and waits here at its place.
                 del headers[NO_RETRY]
+                headers.pop(RETRY_AFTER, None)
                 _leave_place(self)
             return self.refused(headers, body)
         reason = self.reason_of(ended)

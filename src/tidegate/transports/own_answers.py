@@ -13,6 +13,9 @@ from tidegate.core.values import Key
 NO_RETRY = "x-should-retry"
 """Header. `false` stops the retries of the openai and anthropic SDKs (openai 3.52 `_should_retry`)."""
 
+RETRY_AFTER = "retry-after"
+"""Header with the whole seconds until the key opens, where they are known."""
+
 WAITED, GATE, REASON = "x-tidegate-waited", "x-tidegate-gate", "x-tidegate-reason"
 """Headers of the answer to a call that is given up: the seconds that it waited, the gate (limiter of a key) that was
 closed, and a sentence with both and until when."""
@@ -66,6 +69,6 @@ def deadline_refusal(call: GovernedCall, ended: ExchangeResult) -> tuple[dict[st
     error = {"message": printable(text), "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
     headers = {NO_RETRY: "false", "x-tidegate": "queue-deadline"}
     if ended.opens_in is not None and 0.0 < ended.opens_in < MAX_RETRY_AFTER_SECONDS:
-        headers["retry-after"] = str(ceil(ended.opens_in))
+        headers[RETRY_AFTER] = str(ceil(ended.opens_in))
     headers |= wait_headers(call, ended, call.reason_of(ended) or text)
     return headers, {"type": "error", "error": error}
