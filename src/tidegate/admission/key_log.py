@@ -97,12 +97,13 @@ class WaitLog:
 
     def _rejection(self, admission: AdmissionController, now: float) -> WaitRecord | None:
         rejection = in_force(admission.rejection)
-        if rejection is None or rejection.since <= self._rejected_at or now < self._rejected_at + REPEATED_SECONDS:
+        if rejection is None or rejection.reset_at is not None:
+            return None  # a known reset is logged as a cooldown
+        if rejection.since <= self._rejected_at or now < self._rejected_at + REPEATED_SECONDS:
             return None
         self._rejected_at, outcome = now, rejection.outcome
-        waits = "calls with enough time wait for the provider's reset"
-        then = "calls are sent and get the provider's answer" if rejection.reset_at is None else waits
-        return WaitRecord(WARNING, f"rejected: {outcome.cause.value} (status {outcome.status}, {outcome.row}); {then}")
+        why = f"{outcome.cause.value} (status {outcome.status}, {outcome.row})"
+        return WaitRecord(WARNING, f"rejected: {why}; calls are sent and get the provider's answer")
 
     def _lasts(self, gate: str, stretch: float, now: float) -> bool:
         """Return whether the cooldown of the last look has not ended since."""
