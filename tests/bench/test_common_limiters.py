@@ -11,7 +11,7 @@ from bench import virtual
 from bench.families import SILENT
 from bench.limits import VariedLimit
 from bench.scenarios import Row
-from tidegate.testing import Distribution, Limit, Scenario
+from tidegate.testing import Distribution, Limit, OutageSpan, Scenario
 
 LATENCY = Distribution.lognormal(0.25, 0.3)
 
@@ -112,3 +112,38 @@ def test_a_rate_that_late_messages_showed_too_high_is_given_up() -> None:
     assert run.lost == 0
     assert run.ratio < 1.3
     assert run.refused_share < 0.15
+
+
+def growing(least: int, window: float, growth: float, calls: int, seed: int) -> virtual.Run:
+    """Play a limit on growth that no refusal names: a window admits `growth` times the calls of the one before."""
+    limit = Limit(kind="slope", limit=least, window=window, growth=growth)
+    scenario = Scenario(limiters=(limit,), dialect="none", retry_after="none", latency=LATENCY)
+    return virtual.run(Row(name="common", family=SILENT, scenario=scenario, count=calls), seed)
+
+
+def test_a_limit_on_growth_that_looks_like_a_rate_holds_no_key_back_for_good() -> None:
+    """Each quick rise is refused at the same pace: with nothing else, 3,000 calls take 50 times the ideal."""
+    run = growing(5, 1.0, 1.72, 3000, 1)
+    assert run.lost == 0
+    assert run.ratio < 20
+
+
+def test_a_limit_on_growth_that_looks_like_a_window_holds_no_key_back_for_good() -> None:
+    """The window is larger than it seemed where calls beyond its end were admitted: 7.7 of the ideal without it."""
+    run = growing(6, 3.11, 1.71, 229, 3)
+    assert run.lost == 0
+    assert run.ratio < 6.5
+
+
+def test_an_outage_does_not_change_the_period_of_a_window() -> None:
+    """The first window after the outage begins late, which says nothing of the period: 2.03 of the ideal without it."""
+    scenario = Scenario(
+        limiters=(Limit(kind="rolling", limit=10, window=2.0),),
+        dialect="none",
+        retry_after="none",
+        latency=LATENCY,
+        outages=(OutageSpan(start=20.5, end=32.0),),
+    )
+    run = virtual.run(Row(name="common", family=SILENT, scenario=scenario, count=400), 0)
+    assert run.lost == 0
+    assert run.ratio < 1.7

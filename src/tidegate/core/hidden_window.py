@@ -8,14 +8,15 @@ constant rate does not: after a silence it admits one call, and the next one aft
 provider refuses. Then single attempts look for the boundary. Each boundary lies between the last attempt that was
 refused and the first one that was admitted. So the period lies in an interval too, which every boundary narrows. The
 next boundary is looked for inside the interval that they predict: in its middle while that is worth a refusal, else at
-its end. A boundary later than predicted is that of a fixed window, of which the first calls saw only the rest. Then the
-attempts go ever later, each after twice the wait, but never so late that a whole window could pass between two of them.
+its end. A boundary later than predicted is that of a fixed window, of which the first calls saw only the rest. Where
+two periods agree already, an outage put the boundary off. Then the attempts go ever later, each after twice the wait,
+but never so late that a whole window could pass between two of them.
 Where the hint of a refusal states the boundary, its rounding gives the interval, and nothing is looked for.
 
 A limiter may block a key for its refusals, so that boundaries after refusals come later than others. So once, after a
 window of which nothing was refused, an attempt goes after a part of the period. If it and a whole window are admitted,
 the period is that short, and attempts go at the end of an interval only. If the calls after it are refused, they were
-left over from the old window, and the former model returns.
+left over from the old window, which is larger than it seemed, and the former model returns.
 
 All instants and durations are in seconds.
 """
@@ -190,7 +191,9 @@ class HiddenWindow:
             self.size = max(1, self.admitted)
             return self.wait(now, refused=True), True
         if self._former is not None:
-            # Calls of the old window were left over.
+            # Calls of the old window were left over, so it admits more than it seemed.
+            self.size += self.admitted
+            self._check_after = 0
             self._begun, self._least, self._most, self._fixed = self._former
             self._refusals_block = False
             return self.wait(now, refused=True), True
@@ -212,7 +215,7 @@ class HiddenWindow:
         # A predicted instant may be wrong. The boundary is after the last call, and after what was refused.
         self._seen, self._later = now, max(self._high - self._low, self._least / self.size)
         count = self._used + self.admitted
-        self._checking = count >= self._check_after and not self._refusals_block
+        self._checking = count >= self._check_after
         if self._checking:
             self._check_after = count + HOLD_CALLS_PER_REFUSAL
             return min(now + min(CHECK_INTERVALS / self.size, TRIAL_PERIOD_SHARE) * self._least, self._next())
@@ -284,6 +287,7 @@ class HiddenWindow:
                 # Its size is not known: the next refusal shows it.
                 self.admitted += 1
                 self.waiting = self.settled = self._checking = False
+                self._check_after = 0
                 return True
             self.size += 1
             self._checked = 0
@@ -300,10 +304,14 @@ class HiddenWindow:
         if sent_at < self._low - 1e-9:
             return False
         number, low, high = self._begun[-1]
-        self._least = max(self._least, self._low - high)
         by = max(self._low, min(sent_at, self._high)) if self._told else sent_at
-        self._most = by - low if self._late or self._told else min(self._most, sent_at - high)
-        self._most = max(self._most, self._least)
+        if len(self._begun) > 2 and self._low - high > (1.0 + ALIKE_WINDOWS_SHARE) * self._most:
+            # Two periods agree, so something else put this boundary off.
+            self._begun.clear()
+        else:
+            self._least = max(self._least, self._low - high)
+            self._most = by - low if self._late or self._told else min(self._most, sent_at - high)
+            self._most = max(self._most, self._least)
         self._begun.append((number + 1, self._seen, by))
         self._next_window()
         self.admitted = 1
