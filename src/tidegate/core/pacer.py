@@ -38,6 +38,7 @@ from tidegate.core.pacer_phases import (
     OUTAGE_WAITS,
     RISE_STEP_CALLS,
     RISE_STEP_SECONDS,
+    RISES_PER_SLOW_RISE,
     SAME_RATE_SHARE,
     SEEK_CALLS,
     SHALLOW_BUCKET_CALLS,
@@ -506,6 +507,8 @@ class Pacer:
             # The admitted calls prove this much, and the rate has not just changed.
             sure = max(sure, gauge.low)
         self._cruise(sure, now)
+        if self._again % RISES_PER_SLOW_RISE == RISES_PER_SLOW_RISE - 1:
+            self._probe_up.narrow(self.rate, gauge.best, FIRST_RISE_STEP, HOLD_SECONDS)
         if probed_up or started_up:
             self.spacing.hold_off(self._drain_delay.seconds(gauge.burst, self.rate))
         lost = max(0.0, rate * self.hint - gauge.content)
