@@ -161,26 +161,12 @@ def test_new_auth_function_of_the_same_source_at_each_call_finds_its_key(module:
     assert keys(registry) == 2
 
 
-def test_auth_object_that_leaves_its_first_state_keeps_its_key_alone(module: ModuleType, registry: Any) -> None:
-    kind, source = sourced(module), Source("one")
-    auth = kind(source)
-    asked(module, registry, auth, auth, auth)
-    assert keys(registry) == 1
-    auth.source = auth.fetch = Source("two").fetch
-    asked(module, registry, kind(source))
-    assert keys(registry) == 2, "what the first has become is not known: nobody shares its key"
-
-
-def test_equal_auth_objects_that_part_have_a_key_each(module: ModuleType, registry: Any) -> None:
-    first, second = bearer(module)("shared"), bearer(module)("shared")
-    asked(module, registry, first, second)
-    assert keys(registry) == 1
-    first.token, second.token = "one", "two"
-    asked(module, registry, first, second)
-    assert keys(registry) == 3
-    first.token = "refreshed"
-    asked(module, registry, first)
-    assert keys(registry) == 3
+def test_auth_object_keeps_its_key_when_its_token_changes(module: ModuleType, registry: Any) -> None:
+    auth, other = sourced(module)(Source("one")), bearer(module)("two")
+    asked(module, registry, auth, auth, auth, other)
+    other.token = "two-refreshed"
+    asked(module, registry, other)
+    assert keys(registry) == 2
 
 
 def test_auth_of_one_request_separates_its_account(module: ModuleType, registry: Any) -> None:
@@ -217,20 +203,18 @@ def test_sdk_over_clients_with_auth_objects_has_a_key_each(registry: Any) -> Non
 
 
 def test_auth_object_is_not_kept_alive(module: ModuleType, registry: Any) -> None:
-    before = len(principals._known)
+    before = len(principals._names)
     asked(module, registry, *(oauth(module)(str(number)) for number in range(20)))
     gc.collect()
-    assert len(principals._known) <= before
+    assert len(principals._names) <= before
 
 
-def test_objects_without_weak_references_are_bounded() -> None:
+def test_objects_without_weak_references_have_an_account_each() -> None:
     class Slotted:
         __slots__ = ("token",)
 
-    held = [Slotted() for _ in range(principals.MAX_KNOWN_OBJECTS + 20)]
-    accounts = {principals.account_of(each) for each in held}
-    assert len(accounts) == len(held)
-    assert len(principals._known) <= principals.MAX_KNOWN_OBJECTS
+    held = [Slotted() for _ in range(20)]
+    assert len({principals.account_of(each) for each in held * 2}) == len(held)
 
 
 def test_requests_digest_auths_of_two_accounts_have_two_keys(registry: Any) -> None:

@@ -5,9 +5,9 @@ family.
 
 Theory of operation of accounts. An `auth=` object adds its credential after the request's key is chosen. To run it
 twice could spend a nonce or refresh a token, so it never runs here. Two objects share a key only if their types and
-complete states are equal. Plain values compare by value, all others (such as the source of a token) by identity. Such
-objects send the same credential, so a program may make a new object for each call. Any other object is a separate
-account while it lives, also while it refreshes its token.
+complete states are equal when they are first seen. Plain values compare by value, all others (such as the source of a
+token) by identity. Such objects send the same credential, so a program may make a new object for each call. An object
+keeps its account while it lives, also while it refreshes its token.
 
 A token in a header may change every hour. A JSON Web Token is identified by the claims that stay the same over a
 refresh. Its signature is not checked, because the provider does that.
@@ -23,8 +23,7 @@ import re
 import types
 import uuid
 import weakref
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qs, urlsplit
@@ -185,9 +184,6 @@ _ENDPOINT = re.compile(
 """The end of a path that is not part of a base URL. Google's SDK adds the version itself."""
 
 
-MAX_KNOWN_OBJECTS = 1024
-"""Known objects above which one without an observable end is forgotten. Chosen: far above one program's."""
-
 VOLATILE = frozenset(
     [
         "exp",
@@ -221,28 +217,11 @@ SUBJECT = frozenset(["sub", "oid", "appid", "azp", "client_id", "email"])
 
 PLAIN = (str, bytes, int, float, bool)
 
-_PROCESS = uuid.uuid4().hex
-# Without a lock: a signal handler may ask for an account inside the look for another. Each change is one step.
-_known: OrderedDict[int, KnownPrincipals] = OrderedDict()
-_serials: dict[int, tuple[weakref.ref[Any], str]] = {}
-_renewed: OrderedDict[str, str] = OrderedDict()
-"""New accounts for objects in a state that another object has left. That object keeps the original account."""
+_names: dict[int, tuple[weakref.ref[Any], str]] = {}
+"""Objects by their addresses, with the names that they got at the first look.
 
-
-class KnownPrincipals:
-    """An object that was seen: a reference to recognise it, its state at that time, and its account.
-
-    `plain` says that the state has plain values only. `serial` names the account that it parts to.
-    """
-
-    __slots__ = ("account", "held", "plain", "serial", "state")
-
-    def __init__(self, held: Any, state: str, plain: bool, account: str, serial: str) -> None:
-        self.held = held
-        self.state = state
-        self.plain = plain
-        self.account = account
-        self.serial = serial
+Without a lock: a signal handler may ask for an account inside the look for another. Each change is one step.
+"""
 
 
 def account_of(auth: Any) -> str:
@@ -253,21 +232,8 @@ def account_of(auth: Any) -> str:
         return "+".join(account_of(each) for each in auth)
     if isinstance(auth, types.MethodType):
         return f"{account_of(auth.__self__)}.{auth.__name__}"
-    state, plain = _state(auth)
-    known = _known.get(id(auth))
-    if known is not None and not _is(known.held, auth):
-        _drop(id(auth), known.held)
-        known = None
-    if known is None:
-        serial = _serial()
-        account = f"{type(auth).__module__}.{type(auth).__qualname__}:{state}" if state else serial
-        account = _renewed.get(account, account)
-        known = _known.setdefault(id(auth), KnownPrincipals(_hold(auth), state, plain, account, serial))
-        _forget()
-    elif (before := known.state) and before != state:
-        # From here on the object is separate from its former equals: they do not follow its changes.
-        _part(known, f"{type(auth).__module__}.{type(auth).__qualname__}:{before}")
-    return known.account
+    # The rare object without weak references is known by its address, which another may get after its end.
+    return _name(auth, _state) or f"{os.getpid()}-{id(auth)}"
 
 
 def accounts_of(objects: Iterable[Any]) -> str:
@@ -314,50 +280,55 @@ def _claims(value: bytes) -> dict[str, Any]:
     return claims if isinstance(claims, dict) else {}
 
 
-def _part(known: KnownPrincipals, first: str) -> None:
-    """Separate an object whose state has changed from its equals, which share the `first` account.
-
-    Where two threads do so at once, both give it the same account.
-    """
-    alone = not any(other is not known and other.account == known.account for other in list(_known.values()))
-    if not known.plain and alone:
-        # Probably it fetched its first token: it keeps its key, and new objects with the earlier state get another.
-        _renewed[first] = f"{known.serial}-next"
-        if len(_renewed) > MAX_KNOWN_OBJECTS:
-            _renewed.popitem(last=False)
-    else:
-        known.account = known.serial
-    known.state = ""
-
-
-def _state(auth: Any) -> tuple[str, bool]:
-    """Return a digest of an object's state, empty if it is not known, and whether all of the state is plain values."""
-    facts = _facts(auth)
-    if not facts:
-        return "", False
-    values = []
-    for name, value in sorted(facts.items()):
-        identity = None if isinstance(value, PLAIN) else _identity(value)
-        if identity == "":
-            return "", False
-        values.append((name, value) if identity is None else (name, identity, None))
-    return _digest(values), all(isinstance(value, PLAIN) for value in facts.values())
+def _name(value: Any, first_name: Callable[[Any], str]) -> str:
+    """Return the name of an object, which `first_name` gives at the first look; empty if it cannot be followed."""
+    number = id(value)
+    found = _names.get(number)
+    if found is not None and found[0]() is value:
+        return found[1]
+    try:
+        reference = weakref.ref(value, partial(_drop, number))
+    except TypeError:
+        return ""
+    if found is not None:
+        _drop(number, found[0])
+    return _names.setdefault(number, (reference, first_name(value) or _serial(value)))[1]
 
 
-def _facts(auth: Any) -> dict[str, Any]:
+def _drop(number: int, reference: Any) -> None:
+    found = _names.get(number)
+    if found is not None and found[0] is reference:
+        _names.pop(number, None)
+
+
+def _serial(value: Any) -> str:
+    # Unique over processes, because processes share what they learn of a key.
+    return uuid.uuid4().hex
+
+
+def _state(value: Any) -> str:
+    """Return a digest of an object's type and state, empty if the state is not known in full."""
+    facts = _facts(value)
+    parts = [(name, repr(each) if isinstance(each, PLAIN) else _identity(each)) for name, each in sorted(facts.items())]
+    if not parts or any(part == "" for _, part in parts):
+        return ""
+    return _digest((type(value).__module__, type(value).__qualname__, parts))
+
+
+def _facts(value: Any) -> dict[str, Any]:
     """Return the attributes of an object by name, or the parts of a function. Empty if they are not known."""
-    if isinstance(auth, types.FunctionType):
+    if isinstance(value, types.FunctionType):
         try:
-            cells = [cell.cell_contents for cell in auth.__closure__ or ()]
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
         except ValueError:
             return {}
-        held = [*cells, *(auth.__defaults__ or ()), *(auth.__kwdefaults__ or {}).values()]
-        named = {f".{name}": value for name, value in auth.__dict__.items()}
-        code = {"code": auth.__code__, "globals": id(auth.__globals__)}
+        held = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        named = {f".{name}": each for name, each in value.__dict__.items()}
+        code = {"code": value.__code__, "globals": id(value.__globals__)}
         return {**code, **{str(place): each for place, each in enumerate(held)}, **named}
-    if any(getattr(each, "__slots__", ()) for each in type(auth).__mro__):
+    if any(getattr(each, "__slots__", ()) for each in type(value).__mro__):
         return {}
-    facts: dict[str, Any] = getattr(auth, "__dict__", {})
+    facts: dict[str, Any] = getattr(value, "__dict__", {})
     return facts
 
 
@@ -368,62 +339,12 @@ def _identity(value: Any) -> str:
     if isinstance(value, types.MethodType):
         owner, function = _identity(value.__self__), _identity(value.__func__)
         return f"{owner}.{function}" if owner and function else ""
-    if isinstance(value, types.FunctionType):
-        # httpx wraps an `auth=` function in an object. A function that holds functions is identified by itself.
-        held = _facts(value).values()
-        state = "" if any(isinstance(each, types.FunctionType) for each in held) else _state(value)[0]
-        if state:
-            return f"function {state}"
-    found = _serials.get(id(value))
-    if found is not None and found[0]() is value:
-        return found[1]
-    if found is not None:
-        _drop_serial(id(value), found[0])
-    try:
-        reference = weakref.ref(value, partial(_drop_serial, id(value)))
-    except TypeError:
-        return ""
-    return _serials.setdefault(id(value), (reference, _serial()))[1]
+    # httpx wraps an `auth=` function in an object. A function that holds functions is identified by itself.
+    by_state = isinstance(value, types.FunctionType) and not any(
+        isinstance(each, types.FunctionType) for each in _facts(value).values()
+    )
+    return _name(value, _state if by_state else _serial)
 
 
 def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()
-
-
-def _serial() -> str:
-    # Unique over processes, because processes share what they learn of a key.
-    return f"{_PROCESS}-{os.getpid()}-{uuid.uuid4().hex}"
-
-
-def _hold(auth: Any) -> Any:
-    try:
-        return weakref.ref(auth, partial(_drop, id(auth)))
-    except TypeError:
-        return auth
-
-
-def _is(held: Any, auth: Any) -> bool:
-    return (held() if isinstance(held, weakref.ref) else held) is auth
-
-
-def _drop(number: int, reference: Any) -> None:
-    known = _known.get(number)
-    if known is not None and known.held is reference:
-        _known.pop(number, None)
-
-
-def _drop_serial(number: int, reference: Any) -> None:
-    found = _serials.get(number)
-    if found is not None and found[0] is reference:
-        _serials.pop(number, None)
-
-
-def _forget() -> None:
-    if len(_known) <= MAX_KNOWN_OBJECTS:
-        return
-    # Iterate over the numbers alone: to make pairs may start the collector, and so `_drop`, during the iteration.
-    for number in list(_known):
-        known = _known.get(number)
-        if known is not None and not isinstance(known.held, weakref.ref):
-            _known.pop(number, None)
-            return
