@@ -21,6 +21,8 @@ from tidegate.core.admission_controller import ModelController
 from tidegate.core.quota import SharedNames
 from tidegate.core.values import Key, Kind, Outcome, RequestFacts
 from tidegate.errors import ConfigurationError
+from tidegate.providers.anthropic import ANTHROPIC
+from tidegate.providers.openai import OPENAI
 from tidegate.settings import Settings
 
 pytestmark = pytest.mark.constants(START_CONCURRENCY=100)
@@ -249,7 +251,7 @@ def test_settings_keep_a_copy() -> None:
 @pytest.mark.parametrize(("level", "scope"), [("", "gpt-4o"), ("model", "gpt-4o"), ("account", "")])
 def test_level_of_a_provider_replaces_the_table_s(level: str, scope: str) -> None:
     facts = RequestFacts("gpt-4o")
-    assert providers.scope(providers.OPENAI, facts, "api.openai.com", "/v1/chat/completions", level) == scope
+    assert providers.scope(OPENAI, facts, "api.openai.com", "/v1/chat/completions", level) == scope
 
 
 async def _answer(request: httpx2.Request) -> httpx2.Response:
@@ -304,7 +306,7 @@ def test_table_names_the_models_that_share(provider: str, model: str, group: str
     found = shared_by(Key(provider, "https://api.test", "", model), Settings())
     assert (found[0] if found is not None else "") == group
     if found is not None:
-        assert all(found[1].covers(row.name, row.unit) for row in providers.ANTHROPIC.headers)
+        assert all(found[1].covers(row.name, row.unit) for row in ANTHROPIC.headers)
 
 
 @pytest.mark.parametrize(
@@ -318,4 +320,4 @@ def test_unusable_row_of_a_table_is_refused(facts: dict[str, object]) -> None:
 
 def test_table_without_models_shares_nothing() -> None:
     with pytest.raises(ConfigurationError, match="shared"):
-        dataclasses.replace(providers.ANTHROPIC, name="other", scope="account")
+        dataclasses.replace(ANTHROPIC, name="other", scope="account")

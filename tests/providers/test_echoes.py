@@ -6,7 +6,10 @@ from datetime import UTC, datetime
 import pytest
 
 from tidegate.core.values import Kind
-from tidegate.providers import ANTHROPIC, COMPATIBLE, GEMINI, OPENAI, judge, judge_event, named
+from tidegate.providers import COMPATIBLE, judge, judge_event, named
+from tidegate.providers.anthropic import ANTHROPIC
+from tidegate.providers.google import GEMINI
+from tidegate.providers.openai import OPENAI
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _INPUT = (

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.values import Kind
-from tidegate.providers import ANTHROPIC, COMPATIBLE, OPENAI, has_content, judge_event
+from tidegate.providers import COMPATIBLE, has_content, judge_event
+from tidegate.providers.anthropic import ANTHROPIC
+from tidegate.providers.openai import OPENAI
 
 
 def event(document, name=""):

@@ -8,27 +8,13 @@ from hypothesis import strategies as st
 
 from tests.providers.estimates import learned
 from tidegate.core.values import Cost, RequestFacts, Usage
-from tidegate.providers import (
-    ANTHROPIC,
-    AZURE,
-    AZURE_COMPATIBLE,
-    BEDROCK,
-    COHERE,
-    COMPATIBLE,
-    GEMINI,
-    GITHUB_MODELS,
-    OLLAMA,
-    OLLAMA_LOCAL,
-    OPENAI,
-    REPLICATE,
-    VERTEX,
-    charged,
-    credential_of,
-    estimate,
-    payer,
-    read_inquiry,
-    scope,
-)
+from tidegate.providers import COMPATIBLE, charged, credential_of, estimate, payer, read_inquiry, scope
+from tidegate.providers.anthropic import ANTHROPIC
+from tidegate.providers.clouds import AZURE, AZURE_COMPATIBLE, BEDROCK, GITHUB_MODELS
+from tidegate.providers.google import GEMINI, VERTEX
+from tidegate.providers.model_hosts import OLLAMA, OLLAMA_LOCAL, REPLICATE
+from tidegate.providers.model_makers import COHERE
+from tidegate.providers.openai import OPENAI
 
 CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.values import CAPACITY, Cause, Kind
-from tidegate.providers import ANTHROPIC, AZURE, COMPATIBLE, OPENAI, TABLES, dimensions, judge
+from tidegate.providers import COMPATIBLE, TABLES, dimensions, judge
+from tidegate.providers.anthropic import ANTHROPIC
+from tidegate.providers.clouds import AZURE
+from tidegate.providers.openai import OPENAI
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -11,19 +11,9 @@ import pytest
 import tidegate
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
-from tidegate.providers import (
-    OPENAI,
-    TABLES,
-    Charging,
-    Endpoint,
-    ErrorRow,
-    HeaderRow,
-    Provider,
-    adopt,
-    named,
-    recognise,
-)
+from tidegate.providers import TABLES, Charging, Endpoint, ErrorRow, HeaderRow, Provider, adopt, named, recognise
 from tidegate.providers._lookup import Current
+from tidegate.providers.openai import OPENAI
 from tidegate.transports.governance import Binding, policy_of, provider_of
 
 CHAT = "/v1/chat/completions"

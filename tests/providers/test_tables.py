@@ -6,8 +6,9 @@ import pytest
 
 from tidegate.core.values import Cause
 from tidegate.errors import ConfigurationError
-from tidegate.providers import OPENAI, TABLES, Endpoint, ErrorRow, HeaderRow, named
+from tidegate.providers import TABLES, Endpoint, ErrorRow, HeaderRow, named
 from tidegate.providers._lookup import index
+from tidegate.providers.openai import OPENAI
 
 
 def test_no_host_stands_in_two_tables():

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.values import Usage
-from tidegate.providers import ANTHROPIC, COHERE, COMPATIBLE, GEMINI, OPENAI, merged, usage_of
+from tidegate.providers import COMPATIBLE, usage_of
+from tidegate.providers._usage import merged
+from tidegate.providers.anthropic import ANTHROPIC
+from tidegate.providers.google import GEMINI
+from tidegate.providers.model_makers import COHERE
+from tidegate.providers.openai import OPENAI
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from tidegate.core.values import Kind, Outcome, QuotaReading
 from tidegate.core.window_bounds import NATURAL_WINDOWS_SECONDS, snap, window_interval
-from tidegate.providers import OPENAI, dimensions, window_name, window_of
+from tidegate.providers import dimensions
+from tidegate.providers._values import window_name, window_of
+from tidegate.providers.openai import OPENAI
 
 
 @pytest.mark.parametrize(

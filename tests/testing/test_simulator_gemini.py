@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tidegate.core.values import Cause, Kind
-from tidegate.providers import GEMINI, judge
+from tidegate.providers import judge
+from tidegate.providers.google import GEMINI
 from tidegate.testing import Call, ContinuousBucket, Credit, DayQuota, Gate, Outage, Pricing, Slots
 from tidegate.testing.dialects import DIALECT_TABLE, RefusalFacts
 

@@ -6,11 +6,11 @@
 - `scope`, `family_of`, `credential_of`: the quota that a request counts against.
 - `judge`, `judge_event`: the outcome of an answer.
 - `concerns_key`: whether a rejection holds for its key, and not for one request.
-- `usage_of`, `merged`: the usage that an answer states.
+- `usage_of`: the usage that an answer states.
 - `has_content`: whether an answer in a stream has begun.
 - `finish_reason_of`, `request_id_of`: facts of an answer for records of attempts.
 - `price_of`, `register_price`, `load_prices`: prices of models, and `ModelPrice` with the cost of a usage.
-- `dimensions`, `window_name`: readings by window, for display.
+- `dimensions`: readings by window, for display.
 
 A custom table is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow` and `Charging`; it ends with `COMMON_ERRORS`.
 `tidegate.register_provider` registers it.
@@ -19,17 +19,7 @@ A custom table is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow` and `
 from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind
-from tidegate.providers._common import IETF_ROW
-from tidegate.providers._lookup import (
-    FALLBACK,
-    KNOWN,
-    TABLES,
-    adopt,
-    generates,
-    named,
-    recognise,
-    table_of,
-)
+from tidegate.providers._lookup import TABLES, adopt, generates, named, recognise, table_of
 from tidegate.providers._lookup import (
     Current as Current,
 )
@@ -60,45 +50,21 @@ from tidegate.providers._response import concerns_key, judge, judge_event
 from tidegate.providers._schema import COMMON_ERRORS, Charging, ErrorRow, HeaderRow, Provider
 from tidegate.providers._schema import SharedQuotas as SharedQuotas
 from tidegate.providers._sdks import ANY, BASE_URL_VARIABLES, GATEWAY_VARIABLES, UNNAMED, sdk_family
-from tidegate.providers._usage import finish_reason_of, has_content, merged, request_id_of, usage_of
-from tidegate.providers._values import dimensions, window_name, window_of
-from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
-from tidegate.providers.clouds import AZURE, AZURE_COMPATIBLE, BEDROCK, GITHUB_MODELS
+from tidegate.providers._usage import finish_reason_of, has_content, request_id_of, usage_of
+from tidegate.providers._values import dimensions
 from tidegate.providers.compatible import COMPATIBLE
-from tidegate.providers.google import GEMINI, GEMINI_COMPATIBLE, VERTEX, VERTEX_COMPATIBLE
-from tidegate.providers.model_hosts import OLLAMA, OLLAMA_LOCAL, REPLICATE
-from tidegate.providers.model_makers import COHERE
-from tidegate.providers.openai import OPENAI
 from tidegate.providers.refusal_limits import return_date
 
 __all__ = [
-    "ANTHROPIC",
-    "ANTHROPIC_COMPATIBLE",
     "ANY",
-    "AZURE",
-    "AZURE_COMPATIBLE",
     "BASE_URL_VARIABLES",
-    "BEDROCK",
-    "COHERE",
     "COMMON_ERRORS",
     "COMPATIBLE",
-    "FALLBACK",
     "GATEWAY_VARIABLES",
-    "GEMINI",
-    "GEMINI_COMPATIBLE",
-    "GITHUB_MODELS",
-    "IETF_ROW",
-    "KNOWN",
-    "OLLAMA",
-    "OLLAMA_LOCAL",
-    "OPENAI",
     "PRICES_DATE",
     "PRICES_MAX_AGE_DAYS",
-    "REPLICATE",
     "TABLES",
     "UNNAMED",
-    "VERTEX",
-    "VERTEX_COMPATIBLE",
     "Cause",
     "Charging",
     "Endpoint",
@@ -121,7 +87,6 @@ __all__ = [
     "judge",
     "judge_event",
     "load_prices",
-    "merged",
     "named",
     "payer",
     "price_of",
@@ -135,6 +100,4 @@ __all__ = [
     "sdk_family",
     "table_of",
     "usage_of",
-    "window_name",
-    "window_of",
 ]
