@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, merge
 from typing import Any, Protocol
@@ -63,11 +64,10 @@ class Waiter:
     """One call in a wait queue. Instants are monotonic seconds; `place` orders calls of equal priority.
 
     A call may wait long, so its price is computed when it is the head, from the knowledge by then. `queue` is its key
-    queue, and `executor` is its event loop or thread, None until it waits. A call that need not wait gets one of two
-    results. `replay` is an answer in place of an attempt. `opens_at` is the instant, after its deadline, at which its
-    gate (a limiter of the key) opens. `number` joins its events, 0 where nothing reports them. `held` is the last
-    permit that it took, and settles. `twin_of` is its identity, once it waits. `inside` are the permits of calls of its
-    key that wait for its end.
+    queue, and `executor` is its event loop or thread, None until it waits. `opens_at` is set for a call that need not
+    wait: the instant, after its deadline, at which its gate (a limiter of the key) opens. `number` joins its events, 0
+    where nothing reports them. `held` is the last permit that it took, and settles. `twin_of` is its identity, once it
+    waits. `inside` are the permits of calls of its key that wait for its end.
     """
 
     __slots__ = (
@@ -75,7 +75,6 @@ class Waiter:
         "deadline",
         "deadline_entry",
         "executor",
-        "following",
         "held",
         "inside",
         "is_queued",
@@ -86,7 +85,6 @@ class Waiter:
         "opens_at",
         "permit",
         "place",
-        "previous",
         "priced_version",
         "priority",
         "queue",
@@ -118,8 +116,6 @@ class Waiter:
         self.opens_at: float | None = None
         self.until: float | None = None
         self.queue: Any = None
-        self.previous: Waiter | None = None
-        self.following: Waiter | None = None
 
     @property
     def immediate(self) -> bool:
@@ -157,59 +153,28 @@ class Waiter:
 
 
 class PriorityLane:
-    """Waiters of one priority; refused ones precede those never admitted.
+    """Waiters of one priority; refused ones precede the `fresh` ones, which were never admitted."""
 
-    The latter are linked to each other from `fresh` on, so any of them leaves without a search among them.
-    """
-
-    __slots__ = ("_last", "count", "fresh", "latest", "returned")
+    __slots__ = ("fresh", "latest", "returned")
 
     def __init__(self) -> None:
         self.returned: list[Waiter] = []
-        self.count = 0
         self.latest = -INFINITY
-        self.fresh: Waiter | None = None
-        self._last: Waiter | None = None
+        self.fresh: OrderedDict[Waiter, None] = OrderedDict()
 
-    def first(self) -> Waiter:
-        """Return the waiter with the earliest place; the lane must not be empty."""
-        waiter = self.returned[0] if self.returned else self.fresh
-        assert waiter is not None, "an empty lane is taken out of the line"
-        return waiter
+    def first(self) -> Waiter | None:
+        """Return the waiter with the earliest place."""
+        return self.returned[0] if self.returned else self.first_fresh()
 
-    def append(self, waiter: Waiter) -> None:
-        """Add a waiter at the tail."""
-        last = self._last
-        waiter.previous = last
-        if last is None:
-            self.fresh = waiter
-        else:
-            last.following = waiter
-        self._last = waiter
-        self.count += 1
-
-    def reinsert(self, waiter: Waiter) -> None:
-        """Put a waiter back to its old place."""
-        insort(self.returned, waiter, key=_place)
-        self.count += 1
+    def first_fresh(self) -> Waiter | None:
+        return next(iter(self.fresh), None)
 
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter of this lane from its place."""
-        self.count -= 1
-        at = bisect_left(self.returned, waiter.place, key=_place)
-        if at < len(self.returned) and self.returned[at] is waiter:
-            del self.returned[at]
-            return
-        previous, following = waiter.previous, waiter.following
-        waiter.previous = waiter.following = None
-        if previous is None:
-            self.fresh = following
-        else:
-            previous.following = following
-        if following is None:
-            self._last = previous
-        else:
-            following.previous = previous
+        try:
+            del self.fresh[waiter]
+        except KeyError:
+            del self.returned[bisect_left(self.returned, waiter.place, key=_place)]
 
 
 class ExecutorGroup:
@@ -251,10 +216,10 @@ class ExecutorGroup:
             lane = self._lanes[waiter.priority] = PriorityLane()
         ordered = False
         if waiter.place:
-            lane.reinsert(waiter)
+            insort(lane.returned, waiter, key=_place)
         else:
             waiter.place = self.waiting.next_place()
-            lane.append(waiter)
+            lane.fresh[waiter] = None
             if waiter.deadline >= lane.latest:
                 # Nearly all deadlines are in order of arrival: the lane's first fresh call then has the earliest.
                 lane.latest = waiter.deadline
@@ -280,7 +245,7 @@ class ExecutorGroup:
             # The entry stays in the heap for a while; the call and its request are released.
             waiter.deadline_entry[2] = None
             waiter.deadline_entry = None
-        if not lane.count:
+        if not (lane.fresh or lane.returned):
             del self._lanes[waiter.priority]
         if self.first is waiter:
             self.first = self._lanes[max(self._lanes)].first() if self._lanes else None
@@ -291,28 +256,24 @@ class ExecutorGroup:
     def in_order(self) -> Iterator[Waiter]:
         """Yield the waiting calls in the order in which they will go."""
         for priority in sorted(self._lanes, reverse=True):
-            lane = self._lanes[priority]
-            yield from lane.returned
-            waiter = lane.fresh
-            while waiter is not None:
-                yield waiter
-                waiter = waiter.following
+            yield from self._lanes[priority].returned
+            yield from self._lanes[priority].fresh
 
     def unsent(self) -> Iterator[Waiter]:
         """Yield the next call of each priority that was never sent."""
-        return (lane.fresh for lane in self._lanes.values() if lane.fresh is not None)
+        return (first for lane in self._lanes.values() if (first := lane.first_fresh()) is not None)
 
     def earliest(self) -> Waiter | None:
         """Return the call with the first deadline."""
         deadlines = self._deadlines
         if not deadlines and len(self._lanes) == 1:
             for lane in self._lanes.values():
-                return lane.fresh
+                return lane.first_fresh()
         while deadlines and deadlines[0][2] is None:
             heappop(deadlines)
         soonest: Waiter | None = deadlines[0][2] if deadlines else None
         for lane in self._lanes.values():
-            first = lane.fresh
+            first = lane.first_fresh()
             if first is not None and (soonest is None or first.deadline < soonest.deadline):
                 soonest = first
         return soonest
@@ -468,7 +429,7 @@ class WaitQueue:
         """Rebuild the queue of these calls in their order, whatever an interrupt has left half done."""
         self._reset()
         for waiter in sorted(waiters, key=_order):
-            waiter.previous = waiter.following = waiter.deadline_entry = waiter.until = None
+            waiter.deadline_entry = waiter.until = None
             self.enqueue(waiter)
 
     def _reset(self) -> None:
