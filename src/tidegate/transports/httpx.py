@@ -15,7 +15,6 @@ from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
-from tidegate import providers
 from tidegate.admission import redaction
 from tidegate.admission.context import AttemptScope, current_scope
 from tidegate.admission.drive import adrive, drive
@@ -55,11 +54,7 @@ PIECE_BYTES = 1 << 9
 MAX_WRAPPERS = 3
 """Number of transports that may wrap the one that sends, at most. Chosen: pydantic-ai and hishel have one each."""
 
-MAX_CACHED_PATHS = 4096
-"""Cached (host, path) pairs in `_known_paths`, then forgotten at once. Chosen: far above one program's."""
-
 _stacks: dict[type, HttpxModule] = {}
-_known_paths: dict[tuple[Any, ...], bool] = {}
 
 
 class HttpxCall(HttpCall):
@@ -249,11 +244,7 @@ class HttpxModule:
             if parts is not None and len(parts) == ADDRESS_FIELDS:
                 facts = (_ADDRESS(parts), Current.tables, binding[3:])
             route: RequestRoute | None = binding.registry.routes.get(facts)
-            if route is None:
-                route = _route(binding, url, facts)
-            if route is None and not binding.any_host and (_generates(url) or not url.host):
-                route = self._route_elsewhere(binding, client, request)
-            if route is None:
+            if route is None and (route := self._find_route(binding, client, request, facts)) is None:
                 return None
             stream, body, replayable, model = request.stream, None, True, ""
             if isinstance(stream, self.whole):
@@ -287,20 +278,26 @@ class HttpxModule:
             request.url = self.module.URL(real)
             request.headers["host"] = request.url.netloc.decode("ascii")
 
-    def _route_elsewhere(self, binding: Binding, client: Any, request: Any) -> RequestRoute | None:
-        """Return the route of a request to a host that nothing names, None if it is not governed."""
+    def _find_route(
+        self, binding: Binding, client: Any, request: Any, facts: tuple[object, ...]
+    ) -> RequestRoute | None:
+        """Return the route of a request whose `facts` name none yet; None if the request is not governed."""
         url = request.url
         host, path = url.host, url.path
-        provider = provider_elsewhere(
-            binding, host, path, lambda: _headers(request.headers), lambda: self._networked(client, url)
-        )
+        provider = provider_of(binding, host, path)
         if provider is None:
-            return None
-        facts = (url.scheme, host, url.port, path, Current.tables, provider)
+            provider = provider_elsewhere(
+                binding, host, path, lambda: _headers(request.headers), lambda: self._networked(client, url)
+            )
+            if provider is None:
+                return None
+            # The headers decided, which another request to this address may not have.
+            facts = (url.scheme, host, url.port, path, Current.tables, provider)
         route: RequestRoute | None = binding.registry.routes.get(facts)
         if route is None:
             route = RequestRoute(provider, url.scheme, host, url.port, path)
-            binding.registry.keep_route(facts, route)
+            if facts:
+                binding.registry.keep_route(facts, route)
         return route
 
     def _networked(self, client: Any, url: Any) -> bool:
@@ -333,36 +330,6 @@ def put(module: ModuleType) -> None:
 
 
 TRANSPORT = Clients(("httpx", "httpx2"), ("Client", "AsyncClient"), put)
-
-
-def _route(binding: Binding, url: Any, facts: Any) -> RequestRoute | None:
-    """Return the route of a URL, None if it is not governed; the registry keeps it by its `facts`, if there are any."""
-    if not facts:
-        return _found(binding, url)
-    route = _found(binding, url) if _generates(url) else None
-    if route is not None:
-        binding.registry.keep_route(facts, route)
-    return route
-
-
-def _generates(url: Any) -> bool:
-    """Return whether a URL is an inference path of any provider. Most requests of a program are not."""
-    parts = getattr(url, "_uri_reference", None)
-    if parts is None:
-        return providers.generates(url.host, url.path)
-    facts = (parts.host, parts.path, Current.tables)
-    known = _known_paths.get(facts)
-    if known is None:
-        if len(_known_paths) >= MAX_CACHED_PATHS:
-            _known_paths.clear()
-        known = _known_paths[facts] = providers.generates(url.host, url.path)
-    return known
-
-
-def _found(binding: Binding, url: Any) -> RequestRoute | None:
-    host, path = url.host, url.path
-    provider = provider_of(binding, host, path)
-    return RequestRoute(provider, url.scheme, host, url.port, path) if provider is not None else None
 
 
 def _headers(headers: Any) -> Iterable[tuple[bytes, bytes]]:
