@@ -90,17 +90,14 @@ class ParameterDefault(NamedTuple):
         for path in self.functions:
             try:
                 function = inspect.unwrap(attrgetter(path)(module))
-            except AttributeError:
+                current = _default(function, self.parameter)
+            except (AttributeError, LookupError):
                 continue
-            holder = _holder(function, self.parameter) if isinstance(function, FunctionType) else None
-            if holder is None:
-                continue
-            current = holder.get()
             old: float | None = self.none_means if current is None else current
             if old is not None and _is_timeout(old):
                 new = stretch(old)
-                holder.put(new)
-                yield ChangedTimeout(old, new, _put_back(holder, new, current))
+                _set_default(function, self.parameter, new)
+                yield ChangedTimeout(old, new, partial(_restore_default, function, self.parameter, new, current))
 
     def user_setting(self, environ: Mapping[str, str]) -> str | None:
         """Return None: no environment variable of the user overrides a parameter default."""
@@ -156,44 +153,34 @@ class EnvironmentDefault(NamedTuple):
         return f"`{self.name}`"
 
 
-class _Holder(NamedTuple):
-    """Access to the place where a function keeps the default of one parameter."""
+def _default(function: Any, parameter: str) -> Any:
+    """Return the default of a parameter; raise `LookupError` where there is none."""
+    if not isinstance(function, FunctionType):
+        raise LookupError(parameter)
+    default = inspect.signature(function).parameters[parameter].default
+    if default is inspect.Parameter.empty:
+        raise LookupError(parameter)
+    return default
 
-    get: Callable[[], Any]
-    put: Callable[[Any], None]
 
-
-def _holder(function: FunctionType, parameter: str) -> _Holder | None:
+def _set_default(function: FunctionType, parameter: str, value: Any) -> None:
     if function.__kwdefaults__ and parameter in function.__kwdefaults__:
-        defaults = function.__kwdefaults__
-        return _Holder(lambda: defaults[parameter], lambda value: defaults.__setitem__(parameter, value))
-    code = function.__code__
-    named = code.co_varnames[: code.co_argcount]
-    if parameter not in named:
-        return None
-    place = named.index(parameter) - len(named)
-    if not function.__defaults__ or -place > len(function.__defaults__):
-        return None
+        function.__kwdefaults__[parameter] = value
+        return
+    named = function.__code__.co_varnames[: function.__code__.co_argcount]
+    defaults = list(function.__defaults__ or ())
+    defaults[named.index(parameter) - len(named)] = value
+    function.__defaults__ = tuple(defaults)
 
-    def put(value: Any) -> None:
-        current = list(function.__defaults__ or ())
-        current[place] = value
-        function.__defaults__ = tuple(current)
 
-    return _Holder(lambda: (function.__defaults__ or ())[place], put)
+def _restore_default(function: FunctionType, parameter: str, ours: int, before: Any) -> None:
+    if _default(function, parameter) == ours:
+        _set_default(function, parameter, before)
 
 
 def _is_timeout(seconds: Any) -> bool:
     """Return whether the value is a timeout at all: frameworks write 0, None or infinity for none."""
     return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds < math.inf
-
-
-def _put_back(holder: _Holder, ours: int, before: Any) -> Callable[[], None]:
-    def undo() -> None:
-        if holder.get() == ours:
-            holder.put(before)
-
-    return undo
 
 
 PHOENIX_RUNS = ("run_experiment", "resume_experiment", "evaluate_experiment", "resume_evaluation")
