@@ -170,12 +170,15 @@ class KeyPermits:
             return admission.admits(waiter.cost, now)
         return ready, gate
 
-    def _give_permit(self, waiter: Waiter, now: float, out: Out) -> None:
-        """Give a call a permit beyond the slots and the pace."""
+    def _give_permit(self, waiter: Waiter, now: float, out: Out, beyond: bool = False) -> None:
+        """Give a call a permit, perhaps `beyond` the slots and the pace."""
         waiter.place = waiter.place or self.waiting.next_place()
-        waited = now - waiter.joined_at
-        waiter.permit = self.admission.admit(waiter.cost, now, waited, out, beyond=True, call=waiter.number)
-        self._note_permit(waiter, now)
+        waited, admission = now - waiter.joined_at, self.admission
+        waiter.permit = admission.admit(waiter.cost, now, waited, out, beyond, call=waiter.number)
+        admission.counts.unsent -= waiter.is_unsent
+        admission.untaken += 1
+        admission.given_at = now
+        self._untaken[waiter] = now
 
     def _admit_or_refuse_now(self, waiter: Waiter, now: float, out: Out) -> None:
         """Admit a call that does not wait, unless a quota, the pause, the breaker or the highest concurrency holds it.
@@ -194,18 +197,10 @@ class KeyPermits:
         ready, self.gate = admission.released_at((ready, gate), waiter.cost, now)
         if ready <= now:
             within = head is None and admission.ready_at(waiter.cost, now)[0] <= now
-            waiter.place = waiter.place or self.waiting.next_place()
-            waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=not within, call=waiter.number)
-            self._note_permit(waiter, now)
+            self._give_permit(waiter, now, out, beyond=not within)
             return
         if gate not in ("breaker", "concurrency"):
             waiter.opens_at = ready
-
-    def _note_permit(self, waiter: Waiter, now: float) -> None:
-        self.admission.counts.unsent -= waiter.is_unsent
-        self.admission.untaken += 1
-        self.admission.given_at = now
-        self._untaken[waiter] = now
 
     def _price(self, waiter: Waiter) -> None:
         estimate = self.admission.estimate

@@ -66,7 +66,7 @@ class KeyQueue(KeyPermits):
         if rejection is not None and rejection.reset_at is not None and not rejection.waits(waiter.deadline):
             self._price(waiter)
             if self.admission.admits(waiter.cost, now)[0] <= now:
-                self._give_permit(waiter, now, out)
+                self._give_permit(waiter, now, out, beyond=True)
                 return []
         if waiter.immediate:
             self._admit_or_refuse_now(waiter, now, out)
@@ -76,9 +76,7 @@ class KeyQueue(KeyPermits):
             held = self.admission.ready_at(waiter.cost, now)
             ready, self.gate = self.admission.released_at(held, waiter.cost, now)
             if ready <= now:
-                waiter.place = waiter.place or self.waiting.next_place()
-                waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out, call=waiter.number)
-                self._note_permit(waiter, now)
+                self._give_permit(waiter, now, out)
                 return []
         to_wake: list[Waiter] = []
         group = self._join(waiter, now, to_wake)
@@ -205,13 +203,11 @@ class KeyQueue(KeyPermits):
             if not head.is_unsent and admission.tests_again:
                 head = self._next_test(head, now)
                 group = waiting.groups[head.executor]
-            # Keep this order: `KeyTable.dequeue` reads `is_queued` first, then `permit`, without the lock.
-            waited = now - head.joined_at
             beyond = rejection is not None and rejection.in_force and admission.ready_at(head.cost, now)[0] > now
             # Beyond learned slots it is a test of these; beyond a bound there is nothing to learn.
             beyond = beyond or (unread and len(admission.permits_in_flight) >= admission.concurrency.highest)
-            head.permit = admission.admit(head.cost, now, waited, out, beyond, call=head.number)
-            self._note_permit(head, now)
+            # Keep this order: `KeyTable.dequeue` reads `is_queued` first, then `permit`, without the lock.
+            self._give_permit(head, now, out, beyond)
             waiting.dequeue(head)
             head.until = None
             if group.timer_holder is None and group.count:
@@ -251,7 +247,7 @@ class KeyQueue(KeyPermits):
 
     def _admit_beyond(self, waiter: Waiter, now: float, out: Out, to_wake: list[Waiter]) -> None:
         """Admit a queued call beyond the slots."""
-        self._give_permit(waiter, now, out)
+        self._give_permit(waiter, now, out, beyond=True)
         self.waiting.dequeue(waiter)
         to_wake.append(waiter)
 
@@ -295,7 +291,7 @@ class KeyQueue(KeyPermits):
             if not rejection.waits(waiter.deadline):
                 self._price(waiter)
                 if self.admission.admits(waiter.cost, now)[0] <= now:
-                    self._give_permit(waiter, now, out)
+                    self._give_permit(waiter, now, out, beyond=True)
                     self._remove(waiter, changed_groups)
                     to_wake.append(waiter)
                     continue
@@ -459,10 +455,7 @@ class KeyQueue(KeyPermits):
         """Take out the calls of a group whose deadline has passed; admit those that `_held_by_slow_start` names."""
         while (first := group.earliest()) is not None and first.deadline <= now:
             if self._held_by_slow_start(first, now):
-                first.permit = self.admission.admit(
-                    first.cost, now, now - first.joined_at, out, beyond=True, call=first.number
-                )
-                self._note_permit(first, now)
+                self._give_permit(first, now, out, beyond=True)
             self.waiting.dequeue(first)
             first.until = first.deadline
             to_wake.append(first)

@@ -206,11 +206,6 @@ class RateLimitRegistry(KeyTable):
             now = self.clock()
             queue = self._queue_of(key, DEFAULT_WINDOW_SECONDS, now)
             now = now if self._shared is None else self._shared.enter(queue, now)
-            admission = queue.admission
-            if not queue.waiting.count and admission.rejection is None and admission.ready_at(cost, now)[0] <= now:
-                permit = admission.admit(cost, now, 0.0, out, call=0 if out is None else next_call_number())
-                permit.thread = threading.get_ident()
-                return [], permit
             to_wake, answer = self._admit_or_refuse(queue, cost, now, out)
             if wake is not None and not answer:
                 queue.ready_callbacks.setdefault(wake, ReadyCallback(wake))
@@ -221,7 +216,7 @@ class RateLimitRegistry(KeyTable):
     def _admit_or_refuse(
         self, queue: KeyQueue, cost: Cost, now: float, out: list[events.Event] | None
     ) -> tuple[list[Waiter], Permit | NotReady]:
-        """Answer `try_admit` if other calls wait or a gate is closed; return the waiters to wake, and the answer."""
+        """Return the waiters to wake, and the answer of `try_admit`."""
         admission = queue.admission
         to_wake: list[Waiter] = []
         if queue.waiting.count or admission.untaken or queue.is_shared:
