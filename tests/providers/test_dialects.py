@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.providers.estimates import learned
+from tests.providers.estimates import learned, read_inquiry
 from tidegate.core.values import Cause, Kind, RequestFacts
 from tidegate.providers import (
     credential_of,
@@ -14,7 +14,6 @@ from tidegate.providers import (
     family_of,
     judge,
     named,
-    read_inquiry,
     recognise,
     scope,
 )

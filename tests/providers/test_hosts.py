@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from tests.providers.estimates import read_inquiry
 from tidegate.core.values import RequestFacts
-from tidegate.providers import credential_of, family_of, named, read_inquiry, recognise, scope
+from tidegate.providers import credential_of, family_of, named, recognise, scope
 
 GATEWAY = "/v1/acc/gate"
 CHAT = "/v1/chat/completions"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.providers.estimates import learned
+from tests.providers.estimates import learned, read_inquiry
 from tidegate.core.values import Cost, RequestFacts, Usage
-from tidegate.providers import COMPATIBLE, charged, credential_of, estimate, payer, read_inquiry, scope
+from tidegate.providers import COMPATIBLE, charged, credential_of, estimate, payer, scope
 from tidegate.providers.anthropic import ANTHROPIC
 from tidegate.providers.clouds import AZURE, AZURE_COMPATIBLE, BEDROCK, GITHUB_MODELS
 from tidegate.providers.google import GEMINI, VERTEX

@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.providers.estimates import read_inquiry
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.providers import adopt, read_inquiry
+from tidegate.providers import adopt
 from tidegate.transports.request_key import OutgoingRequest, RequestRoute, key_of
 
 BEDROCK = "bedrock-runtime.us-east-1.amazonaws.com"

@@ -2,7 +2,7 @@
 
 - `recognise`, `adopt`, `named`: the provider that a request goes to.
 - `generates`, `sdk_family`: the inference paths of any host, and the SDK that sends the request.
-- `read_inquiry`, `estimate`: the facts of a request, and its expected charge.
+- `read_body`, `estimate`: the facts of a request, and its expected charge.
 - `scope`, `family_of`, `credential_of`: the quota that a request counts against.
 - `judge`, `judge_event`: the outcome of an answer.
 - `concerns_key`: whether a rejection holds for its key, and not for one request.
@@ -43,7 +43,6 @@ from tidegate.providers._request import (
     family_of,
     payer,
     read_body,
-    read_inquiry,
     scope,
 )
 from tidegate.providers._response import concerns_key, judge, judge_event
@@ -91,7 +90,6 @@ __all__ = [
     "payer",
     "price_of",
     "read_body",
-    "read_inquiry",
     "recognise",
     "register_price",
     "request_id_of",

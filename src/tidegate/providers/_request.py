@@ -110,11 +110,6 @@ _EDGE = 4096
 """Bytes read at each end of a body that is not parsed: the short fields of a form are there."""
 
 
-def read_inquiry(provider: Provider, path: str, body: bytes | None) -> RequestFacts:
-    """Call `read_body` for a request to `path`."""
-    return read_body(provider, provider.endpoint(path), body)
-
-
 def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: bytes | None) -> RequestFacts:
     """Return the model, input length, output bound and streaming flag of a request. Never raise, for any body.
 
