@@ -1,8 +1,8 @@
 """Log of events in the memory of one process, whose members share a clock: for tests and virtual time.
 
 Theory of operation. The entries are in one list, and each member remembers how far it has read. A member that joins
-others reads from the end of the list on, until one of them has written a checkpoint. Only one member is between `enter`
-and `leave` at a time; `hold` lets a test be such a member.
+others reads from the end of the list on. Only one member is between `enter` and `leave` at a time; `hold` lets a test
+be such a member.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
-from tidegate.shared_log.carrier import ALONE, Carrier, Checkpoint, Entry, Head, Record, Step
+from tidegate.shared_log.carrier import ALONE, Carrier, Entry, Head, Record, Step
 
 
 class MemoryStore:
@@ -31,7 +31,7 @@ class MemoryStore:
         self.away = away
         if away:
             for log in self.logs.values():
-                log.lost, log.checkpoint, log.holder = (len(log.entries), log.written), None, None
+                log.lost, log.holder = len(log.entries), None
                 log.heads.clear()
 
 
@@ -45,10 +45,8 @@ class MemoryLog:
         self.heads: dict[int, Head] = {}
         # The heads after each step, with its instant, where members hear them later.
         self.head_history: deque[tuple[float, dict[int, Head]]] = deque()
-        self.checkpoint: tuple[int, Checkpoint] | None = None
-        self.written = 0
-        # The entries and the checkpoints of which the content was lost.
-        self.lost = 0, 0
+        # The entries of which the content was lost.
+        self.lost = 0
         self.holder: int | None = None
         self.numbers = 0
 
@@ -75,7 +73,7 @@ class MemoryLog:
         return history[0][1] if history and history[0][0] <= at else {}
 
     def append(self, entries: Sequence[Entry]) -> None:
-        self.entries += entries
+        self.entries += [each._replace(place=place) for place, each in enumerate(entries, len(self.entries))]
         latest = max((each.at for each in entries), default=0.0)
         before = self.appended_at[-1] if self.appended_at else latest
         self.appended_at += [max(before, latest)] * len(entries)
@@ -93,16 +91,9 @@ class MemoryMember:
         self.joins_until = -math.inf
         self.member = log.numbers
         log.numbers += 1
-        self.gone: list[int] = []
         self.ended = ""
-        self.wanted = False
-        # Only a checkpoint written since has what a member did before this one joined.
-        self.waits = bool(log.members)
-        self._written = log.written
         self._read = len(log.entries)
         self._left_at = 0.0
-        for each in log.members.values():
-            each.wanted = True
         log.members[self.member] = self
 
     def is_alone(self, now: float) -> bool:
@@ -119,41 +110,25 @@ class MemoryMember:
             return None
         returned, self._away = self._away, False
         if returned:
-            self._return()
+            self._read = max(self._read, log.lost)
         self._members = len(log.members)
         unread = self._read < len(log.entries)
-        if len(log.members) == 1 and not unread and not self.gone:
-            self.wanted = self.waits = False
+        if len(log.members) == 1 and not unread:
             return ALONE
         log.holder = self.member
         self._left_at = now
-        checkpoint = None
-        if self.waits and log.checkpoint is not None and log.written > self._written:
-            self._read, checkpoint = log.checkpoint
-            self.waits = False
         delay = self._store.delay
         heard = bisect_right(log.appended_at, now - delay, self._read) if delay else len(log.entries)
         entries = [each for each in log.entries[self._read : heard] if each.member != self.member]
         self._read = max(self._read, heard)
-        gone, self.gone = self.gone, []
         heads = log.heads_at(now - delay) if delay else log.heads
         others = [head for member, head in heads.items() if member != self.member]
         return Step(
-            entries, others, gone, checkpoint, len(log.members), self.wanted and not self.waits, returned=returned,
+            entries, others, len(log.members), self._read, returned=returned,
             heard_at=now - delay if delay else math.inf,
         )  # fmt: skip
 
-    def _return(self) -> None:
-        """Read from the loss on, and wait for the state of the first member, so that all have one state again."""
-        log = self.log
-        entries, written = log.lost
-        self._read = max(self._read, entries)
-        first = min(log.members)
-        if first != self.member:
-            self.waits, self._written = True, written
-            log.members[first].wanted = True
-
-    def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
+    def leave(self, records: Sequence[Record], head: Head | None) -> None:
         log = self.log
         if self.member not in log.members:
             return
@@ -170,11 +145,6 @@ class MemoryMember:
             log.heads[self.member] = head
         if self._store.delay:
             log.head_history.append((self._left_at, dict(log.heads)))
-        if checkpoint is not None:
-            log.checkpoint = len(log.entries), checkpoint
-            log.written += 1
-            for each in log.members.values():
-                each.wanted = False
 
     def become_new(self) -> None:
         """Become a new member, as in the child of a fork; the former one stays until it is removed."""

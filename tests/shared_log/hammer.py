@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record
+from tidegate.shared_log.carrier import ALONE, Head, Record
 from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.host_log import LOCK_WAIT_SECONDS
 
@@ -60,7 +60,11 @@ class Board:
 
 
 class Replica:
-    """A member with its replica. `whole` is whether it knows of everybody from the beginning."""
+    """A member with its replica, which was heard `since` a place of the log by the member that is named there.
+
+    A member that joins or returns asks for the state of those who have heard the log before; `asked` is whether such a
+    question has no answer yet. `whole` is whether it knows of everybody from the beginning.
+    """
 
     def __init__(self, folder: Path, board: Board, slot: int) -> None:
         self.board, self.slot = board, slot
@@ -70,7 +74,8 @@ class Replica:
         self.log = log
         self.number, self.said = -1, 0
         self.last: dict[int, int] = {}
-        self.whole = False
+        self.since = 0, -1
+        self.asked = self.whole = False
         self._none_since = self._none_last = 0.0
 
     def begin(self, slot: int) -> None:
@@ -92,19 +97,24 @@ class Replica:
             self.board.add(self.slot, STOPPED)
             os.kill(os.getpid(), signal.SIGSTOP)
         if step is ALONE:
+            if self.log.member != self.number:
+                self.since = 0, self.log.member
             self.whole = True
             self.log.leave([], None)
             return
-        if not step.away and self.log.member != self.number:
+        records = []
+        joins = not step.away and self.log.member != self.number
+        if joins:
             # What a new process kept before it joined is said under its number.
             self.number, self.said = self.log.member, self.said if self.number < 0 else 0
-        if step.checkpoint is not None:
-            state = json.loads(step.checkpoint.payload)
-            self.last = {int(member): number for member, number in state["last"].items()}
-            self.whole = state["whole"]
+        if joins or step.returned:
+            self.last.clear()
+            self.whole = False
         for entry in step.entries:
             self._replay(entry.member, entry.payload)
-        records = []
+        if joins or step.returned:
+            self.since, self.asked = (step.place, self.number), False
+            records.append(Record(now, b"? %d" % step.place))
         # While it is away, a member says less than what it may keep.
         if speaks and (random.random() < 0.1 if step.away else step.members > 1):
             for _ in range(random.randrange(1, 4)):
@@ -115,10 +125,10 @@ class Replica:
         if step.away:
             self.board.add(self.slot, AWAY)
         head = Head(0, 0, now, (1.0,) * 10) if random.random() < 0.5 else None
-        asked = None
-        if step.wants_checkpoint:
-            asked = Checkpoint(now, json.dumps({"last": self.last, "whole": self.whole}).encode())
-        self.log.leave(records, head, asked)
+        if self.asked and not step.away:
+            self.asked = False
+            records.append(Record(now, b"= " + json.dumps([self.since, self.last, self.whole]).encode()))
+        self.log.leave(records, head)
         self.board.set(self.slot, MEMBERS, step.members)
         self.board.set(self.slot, DIGEST, hash(tuple(sorted(self.last.items()))))
 
@@ -126,7 +136,20 @@ class Replica:
         if not payload:
             self.last.pop(member, None)
             return
-        number = int(payload.split()[0])
+        word, rest = payload.split(b" ", 1)
+        if word == b"?":
+            self.asked = self.asked or self.since < (int(rest), member)
+            return
+        if word == b"=":
+            since, last, whole = json.loads(rest)
+            if tuple(since) <= self.since:
+                self.asked = False
+            if tuple(since) < self.since:
+                self.since = since[0], since[1]
+                self.last = {int(each): number for each, number in last.items()}
+                self.whole = whole
+            return
+        number = int(word)
         if number != self.last.get(member, -1 if self.whole else number - 1) + 1:
             self.board.add(self.slot, BROKEN)
             sys.stderr.write(f"{member} said {number} after {self.last.get(member)}\n")

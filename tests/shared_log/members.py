@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidegate.shared_file import VERSION
-from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record, Step
+from tidegate.shared_log.carrier import ALONE, Head, Record, Step
 from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.host_log import HostLog
 
@@ -18,7 +18,7 @@ START = time.monotonic()
 
 
 class Peer:
-    """One process at one log, with all that it was given. `state` is everything said, in order, as a replica has it."""
+    """One process at one log, with all that it was given. `state` is everything that it heard and said, in order."""
 
     def __init__(self, folder: Path, name: bytes = NAME, now: float = START) -> None:
         self.carrier = HostCarrier.at(folder)
@@ -33,20 +33,17 @@ class Peer:
         """Begins a step, and replays what the others did."""
         step = self.log.enter(now)
         if step is not None:
-            if step.checkpoint is not None:
-                self.state = step.checkpoint.payload.split()
             self.state += [entry.payload for entry in step.entries if entry.payload]
-            self.gone += step.gone
+            self.gone += ends(step)
             self.instants += [entry.at for entry in step.entries]
         return step
 
     def step(self, *said: bytes, now: float = START, head: Head | None = None) -> Step | None:
-        """One whole step; hands over a checkpoint where one is asked for."""
+        """One whole step."""
         step = self.enter(now)
         if step is not None:
             self.state += said
-            asked = Checkpoint(now, b" ".join(self.state)) if step.wants_checkpoint else None
-            self.log.leave([Record(now, payload) for payload in said], head, asked)
+            self.log.leave([Record(now, payload) for payload in said], head)
         return step
 
     def die(self) -> None:
@@ -57,7 +54,7 @@ class Peer:
 
 @contextmanager
 def peers(folder: Path, count: int) -> Iterator[list[Peer]]:
-    """So many processes at one log; the first has given its state to the others."""
+    """So many processes at one log, each of which has heard of all others."""
     found: list[Peer] = []
     try:
         for _ in range(count):
@@ -80,6 +77,11 @@ def shared(step: Step | None) -> Step:
     assert step is not None
     assert step is not ALONE
     return step
+
+
+def ends(step: Step) -> list[int]:
+    """The members of which a step says that they have ended."""
+    return [entry.member for entry in step.entries if not entry.payload]
 
 
 def payloads(step: Step | None) -> Sequence[bytes]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record, Step
+from tests.shared_log.members import ends
+from tidegate.shared_log.carrier import ALONE, Head, Record, Step
 from tidegate.shared_log.store_carrier import StoreCarrier
 
 PATIENCE = 300.0
@@ -22,7 +23,7 @@ class StorePeer:
         self.state: list[bytes] = []
         self.gone: list[int] = []
         self.last: Step | None = None
-        self.returned = self.loaded = 0
+        self.returned = 0
 
     def step(self, *said: bytes, head: Head | None = None) -> Step | None:
         now = time.monotonic()
@@ -30,15 +31,11 @@ class StorePeer:
         self.last = step
         if step is None:
             return None
-        if step.checkpoint is not None:
-            self.state = step.checkpoint.payload.split()
-            self.loaded += 1
         self.returned += step.returned
         self.state += [entry.payload for entry in step.entries if entry.payload]
-        self.gone += step.gone
+        self.gone += ends(step)
         self.state += said
-        asked = Checkpoint(now, b" ".join(self.state)) if step.wants_checkpoint else None
-        self.log.leave([Record(now, payload) for payload in said], head, asked)
+        self.log.leave([Record(now, payload) for payload in said], head)
         return step
 
     def say(self, *said: bytes) -> Step:

@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.effort import effort
-from tests.shared_log.members import NAME, START, Peer, log_file, peers
-from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Head, Record
+from tests.shared_log.members import NAME, START, Peer, ends, log_file, peers
+from tidegate.shared_log.carrier import ALONE, ENDED, Head, Record
 from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.host_file import (
-    AREA_BYTES,
-    AREAS_AT,
     FILE_BYTES,
     HEADS_AT,
     MAX_MEMBERS,
@@ -35,8 +33,6 @@ PLACES = st.one_of(
     st.integers(ROWS_AT, ROWS_AT + 16 * 4),
     st.integers(HEADS_AT, HEADS_AT + 400),
     st.integers(RING_AT, RING_AT + 400),
-    st.integers(AREAS_AT, AREAS_AT + 80),
-    st.integers(AREAS_AT + AREA_BYTES, AREAS_AT + AREA_BYTES + 80),
     st.integers(0, FILE_BYTES - 1),
 )
 ODD_WORDS = st.sampled_from([0, 1, 2, 13, RING_BYTES, RING_BYTES + 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1])
@@ -72,8 +68,7 @@ def one_step(peer: Peer, said: bytes, now: float) -> None:
     assert len(step.heads) <= MAX_MEMBERS
     instants = [entry.at for entry in step.entries]
     assert instants == sorted(instants)
-    asked = Checkpoint(now, b"state") if step.wants_checkpoint else None
-    peer.log.leave([Record(now, said)] if said else [], HEAD if said else None, asked)
+    peer.log.leave([Record(now, said)] if said else [], HEAD if said else None)
 
 
 @settings(max_examples=effort(100, 300))
@@ -124,7 +119,7 @@ class HostCarrierOf:
             return
         for moment in range(5):
             if log.enter(now + moment) is not None:
-                log.leave([Record(now + moment, b"joined")], None, Checkpoint(now, b"state"))
+                log.leave([Record(now + moment, b"joined")], None)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +130,9 @@ def test_a_file_of_anything_without_members_is_reset(tmp_path: Path, content: by
     log_file(tmp_path).touch(0o600)
     log_file(tmp_path).write_bytes(content)
     with peers(tmp_path, 1) as (one,):
-        assert one.step(b"a") is ALONE
+        assert one.step(b"alone") is ALONE
         two = Peer(tmp_path / "log")
-        one.step()
+        one.step(b"a")
         two.step()
         assert two.state == [b"a"]
         two.carrier.close()
@@ -158,5 +153,5 @@ def test_a_log_that_turns_bad_says_so_once_and_is_found_gone_by_others(tmp_path:
         # The one who wrote it has read it already, so it is not touched by it.
         step = two.step(now=START + 1.5)
         assert step is not None
-        assert number in step.gone
+        assert number in ends(step)
         assert three.step(now=START + 1.5) is ENDED

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.shared_log.members import NAME, START, Peer, log_file, payloads, peers, shared
+from tests.shared_log.members import NAME, START, Peer, ends, log_file, payloads, peers, shared
 from tidegate.shared_file import VERSION
 from tidegate.shared_log import host, host_file, host_log
-from tidegate.shared_log.carrier import ALONE, ENDED, MAX_MEMBERS, Checkpoint, Head, Record, Unshared
+from tidegate.shared_log.carrier import ALONE, ENDED, MAX_MEMBERS, Head, Record, Unshared
 from tidegate.shared_log.host import HostCarrier
-from tidegate.shared_log.host_file import FILE_BYTES, NEXT_MEMBER, PAGE_BYTES, RING_BYTES
+from tidegate.shared_log.host_file import FILE_BYTES, MAX_PAYLOAD_BYTES, NEXT_MEMBER, PAGE_BYTES, RING_BYTES
 from tidegate.shared_log.host_log import PROBE_SECONDS
 from tidegate.shared_log.lives import Lives
 
@@ -31,20 +31,15 @@ def test_a_lone_member_says_nothing_and_holds_one_page(tmp_path: Path) -> None:
         assert not one.log.ended
 
 
-def test_a_joiner_waits_for_the_state_of_the_first(tmp_path: Path) -> None:
+def test_a_joiner_hears_what_is_said_from_then_on(tmp_path: Path) -> None:
     with peers(tmp_path, 1) as (one,):
         one.step(b"alone")
         two = Peer(tmp_path / "log")
         assert log_file(tmp_path).stat().st_size == FILE_BYTES
-        assert two.step(now=START + 0.01) is None
-        step = shared(one.step(b"shared"))
-        assert (step.members, step.wants_checkpoint) == (2, True)
+        assert shared(two.step(now=START + 0.01)).members == 2
+        assert shared(one.step(b"shared")).members == 2
         step = shared(two.step(now=START + 0.02))
-        assert step.checkpoint is not None
-        assert two.state == [b"alone", b"shared"]
-        # The record of the same step is part of the checkpoint, and is not an entry besides.
-        assert step.entries == []
-        assert not shared(one.step()).wants_checkpoint
+        assert (two.state, step.returned) == ([b"shared"], False)
         two.carrier.close()
 
 
@@ -109,17 +104,16 @@ def test_a_member_stopped_in_its_step_leaves_the_others_alone_until_it_ends(tmp_
         assert payloads(one.step(now=START + 2.2)) == [b"said alone", b"and again"]
 
 
-def test_a_member_that_comes_back_with_more_than_the_ring_holds_leaves_its_state(tmp_path: Path) -> None:
+def test_a_member_that_comes_back_with_more_than_the_ring_holds_laps_the_others(tmp_path: Path) -> None:
     with peers(tmp_path, 3) as (one, two, three):
         one.enter()
         two.step()
         assert shared(two.step(now=START + 0.06)).away
         two.log.leave([Record(START, b"x" * 60_000)] * 12, None)
-        two.state.append(b"everything")
         one.log.leave([], None)
-        assert shared(two.step(now=START + 1.1)).wants_checkpoint
-        assert shared(three.step(now=START + 1.1)).checkpoint
-        assert three.state == [b"everything"]
+        assert not shared(two.step(now=START + 1.1)).returned
+        step = shared(three.step(now=START + 1.1))
+        assert (step.returned, step.entries) == (True, [])
 
 
 def test_a_lock_that_moved_between_two_rare_looks_was_not_taken_for_long(tmp_path: Path) -> None:
@@ -139,8 +133,8 @@ def test_a_dead_member_is_told_once_to_each_at_one_place(tmp_path: Path) -> None
         four.die()
         assert shared(one.step(b"before", now=START)).members == 4
         step = shared(one.step(b"after", now=START + PROBE_SECONDS))
-        assert (step.gone, step.members, list(step.heads)) == ([number], 3, [])
-        assert shared(one.step(now=START + 9.0)).gone == []
+        assert (ends(step), step.members, list(step.heads)) == ([number], 3, [])
+        assert ends(shared(one.step(now=START + 9.0))) == []
         for other in (two, three):
             step = shared(other.step(now=START + 9.0))
             order = [(entry.member == number, entry.payload) for entry in step.entries]
@@ -172,7 +166,7 @@ def test_a_member_that_leaves_is_gone_at_once(tmp_path: Path) -> None:
         three.log.close()
         assert three.log.enter(START) is ALONE
         step = shared(one.step())
-        assert (step.gone, step.members) == ([number], 2)
+        assert (ends(step), step.members) == ([number], 2)
         assert payloads(two.step()) == [b"bye", b""]
 
 
@@ -182,7 +176,7 @@ def test_a_member_that_leaves_while_the_lock_is_taken_is_found_gone(tmp_path: Pa
         one.enter()
         three.log.close()
         one.log.leave([], None)
-        assert shared(two.step(now=START + 1.5)).gone == [number]
+        assert ends(shared(two.step(now=START + 1.5))) == [number]
 
 
 def test_the_last_one_is_alone_again_and_gives_the_memory_back(tmp_path: Path) -> None:
@@ -190,75 +184,37 @@ def test_the_last_one_is_alone_again_and_gives_the_memory_back(tmp_path: Path) -
         one.step(b"a")
         two.die()
         step = shared(one.step(b"b", now=START + 1.5))
-        assert (step.members, len(step.gone)) == (1, 1)
+        assert (step.members, len(ends(step))) == (1, 1)
         assert one.step(b"c", now=START + 1.5) is ALONE
         assert log_file(tmp_path).stat().st_size == PAGE_BYTES
         third = Peer(tmp_path / "log", now=START + 2.0)
-        assert third.step(now=START + 2.0) is None
-        one.step(now=START + 2.0)
         third.step(now=START + 2.0)
-        assert third.state == [b"a", b"b", b"c"]
+        one.step(b"d", now=START + 2.0)
+        third.step(now=START + 2.0)
+        assert third.state == [b"d"]
         third.carrier.close()
-
-
-def test_a_joiner_begins_with_what_it_has_where_the_first_is_idle(tmp_path: Path) -> None:
-    with peers(tmp_path, 1) as (one,):
-        one.step(b"hidden")
-        two, three = (Peer(tmp_path / "log") for _ in range(2))
-        for late in (two, three):
-            assert late.step(now=START + 0.04) is None
-        step = shared(two.step(b"own", now=START + 0.06))
-        assert (step.checkpoint, step.wants_checkpoint, step.members) == (None, True, 3)
-        # The third need not wait any more: it gets the partial state of the second.
-        assert shared(three.step(b"more", now=START + 0.045)).checkpoint is not None
-        assert three.state == [b"own", b"more"]
-        # When the first steps at last, it knows everything, and all have one state.
-        one.step(b"first", now=START + 0.07)
-        for late in (two, three):
-            late.step(now=START + 0.08)
-            assert late.state == [b"hidden", b"own", b"more", b"first"]
-        for each in (one, two, three):
-            assert not shared(each.step(now=START + 0.09)).wants_checkpoint
-        for late in (two, three):
-            late.carrier.close()
 
 
 def test_a_joiner_whose_first_member_died_goes_on(tmp_path: Path) -> None:
     with peers(tmp_path, 1) as (one,):
         two = Peer(tmp_path / "log")
         one.die()
-        assert two.step(now=START + 0.01) is None
-        step = shared(two.step(now=START + 0.06))
-        assert (step.members, len(step.gone)) == (1, 1)
-        assert two.step() is ALONE
+        assert shared(two.step(now=START + 0.01)).members == 1
+        assert len(two.gone) == 1
+        assert two.step(now=START + 0.01) is ALONE
         two.carrier.close()
 
 
-def test_a_member_passed_by_the_ring_loads_a_checkpoint(tmp_path: Path) -> None:
+def test_a_member_passed_by_the_ring_returns_and_hears_what_is_said_from_then_on(tmp_path: Path) -> None:
     with peers(tmp_path, 3) as (one, two, three):
-        big = b"x" * 60_000
-        for number in range(2 * RING_BYTES // len(big)):
-            one.step(b"%06d" % number + big)
-            assert shared(two.step()).checkpoint is None
-            # A state of real size: only the numbers.
-            one.state = [each[:6] for each in one.state]
-            two.state = [each[:6] for each in two.state]
+        for _ in range(2 * RING_BYTES // 60_000):
+            one.step(b"x" * 60_000)
+            assert not shared(two.step()).returned
+        step = shared(three.step(b"here"))
+        assert (step.returned, step.entries, three.log.ended) == (True, [], "")
+        assert payloads(one.step(b"news")) == [b"here"]
         step = shared(three.step())
-        assert step.checkpoint is not None
-        assert len(step.entries) < 10
-        assert [each[:6] for each in three.state] == one.state == two.state
-        assert payloads(three.step()) == []
-
-
-def test_a_member_that_is_passed_and_finds_no_checkpoint_goes_on_from_here(tmp_path: Path) -> None:
-    with peers(tmp_path, 2) as (one, two):
-        big = b"x" * 60_000
-        for _ in range(2 * RING_BYTES // len(big)):
-            assert one.enter()
-            one.log.leave([Record(START, big)], None)
-        step = shared(two.step(b"here"))
-        assert (step.checkpoint, list(step.entries), two.log.ended) == (None, [], "")
-        assert payloads(one.step()) == [b"here"]
+        assert (step.returned, payloads(step)) == (False, [b"news"])
 
 
 def test_entries_go_round_the_end_of_the_ring(tmp_path: Path) -> None:
@@ -273,24 +229,14 @@ def test_entries_go_round_the_end_of_the_ring(tmp_path: Path) -> None:
         assert not one.log.ended + two.log.ended
 
 
-def test_a_step_of_more_than_the_ring_is_one_of_a_checkpoint(tmp_path: Path) -> None:
+def test_a_record_that_does_not_fit_ends_sharing_and_no_call(tmp_path: Path) -> None:
     with peers(tmp_path, 2) as (one, two):
         one.enter()
-        one.log.leave([Record(START, b"x" * 60_000)] * 20, None, Checkpoint(START, b"everything"))
-        assert shared(two.step()).checkpoint == Checkpoint(START, b"everything")
-
-
-@pytest.mark.parametrize("payload", [b"x" * 70_000, os.urandom(200_000)], ids=["record", "state"])
-def test_what_does_not_fit_ends_sharing_and_no_call(tmp_path: Path, payload: bytes) -> None:
-    with peers(tmp_path, 2) as (one, two):
-        one.enter()
-        if len(payload) == 70_000:
-            one.log.leave([Record(START, payload)], None)
-        else:
-            one.log.leave([], None, Checkpoint(START, payload))
+        one.log.leave([Record(START, b"x" * (MAX_PAYLOAD_BYTES + 1))], None)
         assert "larger than" in one.log.ended
         assert one.step(b"alone") is ENDED
-        assert shared(two.step(now=START + 1.5)).gone == [one.log.member]
+        two.step(now=START + 1.5)
+        assert two.gone == [one.log.member]
 
 
 def test_a_member_whose_life_file_was_removed_stays(tmp_path: Path) -> None:

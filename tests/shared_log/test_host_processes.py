@@ -16,7 +16,7 @@ import pytest
 
 from tests.shared_log.hammering import hammered
 from tests.shared_log.members import NAME, START, Peer, peers, shared
-from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record
+from tidegate.shared_log.carrier import ALONE, Head, Record
 from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.host_file import LIMIT, RING_BYTES, TAIL
 
@@ -40,9 +40,9 @@ def test_forty_forks_at_once_break_no_sequence(tmp_path: Path, members: str) -> 
     assert found["storms_failed"] == 0
 
 
-WRITES = 6
-"""Of one step that says records over the end of the ring, publishes a head and hands over a checkpoint: one before the
-records, two for them, one for the head, one for the checkpoint, and one that makes all of it visible."""
+WRITES = 5
+"""Of one step that says records over the end of the ring and publishes a head: one before the records, two for them,
+one for the head, and one that makes all of it visible."""
 
 
 @pytest.mark.parametrize("write", range(WRITES + 1))
@@ -50,7 +50,7 @@ def test_a_member_killed_at_any_write_of_its_step_said_all_or_nothing(tmp_path: 
     with peers(tmp_path, 2) as (one, two):
         while not RING_BYTES - 40_000 < one.log._file.words[TAIL] < RING_BYTES - 10_000:  # type: ignore[union-attr]
             one.enter()
-            one.log.leave([Record(START, b"x" * 20_000)], None, Checkpoint(START, b"old"))
+            one.log.leave([Record(START, b"x" * 20_000)], None)
             two.enter()
             two.log.leave([], None)
         one.state, two.state = [], []
@@ -68,7 +68,7 @@ def test_a_member_killed_at_any_write_of_its_step_said_all_or_nothing(tmp_path: 
         assert sorted(two.state) == sorted(one.state)
         assert len(one.gone) == len(two.gone) == 1
         three = Peer(tmp_path / "log", now=START + 9.0)
-        assert shared(three.step(now=START + 9.0)).checkpoint
+        assert shared(three.step(now=START + 9.0)).members == 3
         assert not one.log.ended + two.log.ended + three.log.ended
         three.carrier.close()
 
@@ -87,8 +87,7 @@ def test_entries_that_a_killed_member_overwrote_are_not_read(tmp_path: Path) -> 
         os.waitpid(pid, 0)
         three.step(b"saved")
         assert file.peek(TAIL) - behind <= RING_BYTES < file.peek(LIMIT) - behind
-        assert shared(two.step(now=START + 1.5)).checkpoint
-        assert two.state == three.state
+        assert shared(two.step(now=START + 1.5)).returned
         assert two.log.ended == ""
 
 
@@ -108,7 +107,7 @@ def _killed_at(folder: Path, write: int) -> None:
 
         os.pwrite = deadly
         head = Head(0, 0, START, (1.0,) * 10)
-        peer.log.leave([Record(START, b"y" * 30_000)] * 3, head, Checkpoint(START, b"new"))
+        peer.log.leave([Record(START, b"y" * 30_000)] * 3, head)
     finally:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import pytest
 
 from tests.shared_log.store_members import StorePeer, is_alone, until
 from tests.shared_log.table_server import TableServer
-from tidegate.shared_log.carrier import BEGUN, FULL, MAX_MEMBERS, PENDING, NoConnection
+from tidegate.shared_log.carrier import MAX_MEMBERS, NoConnection
 from tidegate.shared_log.ray_log import LogTable
 from tidegate.shared_log.store_carrier import EXPIRY_SECONDS, GONE_AFTER_SECONDS, LEAST_RETRY_SECONDS, StoreCarrier
 from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Limits
@@ -20,7 +19,7 @@ NAME, OTHER = b"one", b"other"
 
 
 def ask(member: int, epoch: str, **changes: object) -> Ask:
-    return Ask(member, epoch, 0, FULL, 1, (), b"", math.inf, 0, None)._replace(**changes)
+    return Ask(member, epoch, 0, 1, (), b"")._replace(**changes)
 
 
 class Members:
@@ -37,32 +36,16 @@ class Members:
         return answer
 
 
-def test_the_first_member_has_the_whole_state_and_a_joiner_reads_from_its_place_on() -> None:
+def test_a_joiner_reads_from_its_place_on() -> None:
     members = Members()
-    one = members.exchange(1.0, rank=PENDING)
-    assert (one.member, one.tail, one.ranks) == (1, 0, {1: FULL})
+    one = members.exchange(1.0)
+    assert (one.member, one.tail, one.members) == (1, 0, [1])
     members.exchange(2.0, one, records=[(2.0, b"a")])
-    two = members.exchange(3.0, rank=PENDING, state_since=-math.inf)
-    assert (two.member, two.tail, two.entries, two.ranks) == (2, 1, [], {1: FULL, 2: PENDING})
-    # It needs a state, so one is asked for; the writer's entries go on from there.
-    one = members.exchange(4.0, one)
-    assert one.wanted
-    members.exchange(5.0, one, sequence=2, records=[(5.0, b"b")], cursor=1, state=(1, 5.0, b"whole"))
-    two = members.exchange(6.0, two, rank=PENDING, cursor=1, state_since=-math.inf)
-    assert two.state is not None
-    assert (two.state.payload, two.state.position, two.state.until, two.state.writer) == (b"whole", 1, 2, 1)
-    assert [each.payload for each in two.entries] == [b"b"]
-    assert not two.wanted
-    again = members.exchange(7.0, two, rank=BEGUN, cursor=2, state_since=-math.inf, known_state=two.state.number)
-    assert again.state is None
-
-
-def test_a_state_that_is_too_old_is_asked_for_anew() -> None:
-    members = Members()
-    one, two = members.exchange(1.0), members.exchange(1.0)
-    members.exchange(2.0, one, state=(0, 2.0, b"old"))
-    two = members.exchange(3.0, two, rank=BEGUN, state_since=2.5)
-    assert (two.state, two.wanted) == (None, True)
+    two = members.exchange(3.0)
+    assert (two.member, two.tail, two.entries, two.members) == (2, 1, [], [1, 2])
+    members.exchange(5.0, one, sequence=2, records=[(5.0, b"b")], cursor=1)
+    two = members.exchange(6.0, two, cursor=1)
+    assert [(each.place, each.payload) for each in two.entries] == [(1, b"b")]
 
 
 def test_no_record_is_stored_twice_or_under_another_epoch() -> None:
@@ -84,7 +67,7 @@ def test_a_member_without_a_beat_is_gone_and_one_that_leaves_at_once() -> None:
     assert [(each.member, each.payload) for each in one.entries] == [(three.member, b"")]
     one = members.exchange(GONE_AFTER_SECONDS + 0.1, one, cursor=1)
     assert [(each.member, each.payload) for each in one.entries] == [(two.member, b"")]
-    assert list(one.ranks) == [one.member]
+    assert one.members == [one.member]
     assert members.exchange(GONE_AFTER_SECONDS + 0.2, two).member == 4, "it was taken for dead"
 
 
@@ -97,17 +80,12 @@ def test_heads_are_those_of_the_last_exchange() -> None:
     assert members.exchange(2.0, two).heads == {}
 
 
-def test_a_log_is_trimmed_and_a_late_reader_gets_the_state() -> None:
+def test_a_log_is_trimmed_and_a_late_reader_gets_the_rest() -> None:
     members = Members()
     one, two = members.exchange(0.0), members.exchange(0.0)
-    found = members.exchange(0.0, one, records=[(0.0, b"x")] * (KEPT_ENTRIES + 500))
-    assert found.wanted
+    members.exchange(0.0, one, records=[(0.0, b"x")] * (KEPT_ENTRIES + 500))
     late = members.exchange(0.0, two)
-    assert (late.state, len(late.entries), late.entries[0].place) == (None, KEPT_ENTRIES, 500)
-    members.exchange(0.0, one, sequence=KEPT_ENTRIES + 501, cursor=found.tail, state=(found.tail, 0.0, b"all"))
-    late = members.exchange(0.0, two)
-    assert late.state is not None
-    assert (late.state.payload, late.entries) == (b"all", [])
+    assert (len(late.entries), late.entries[0].place) == (KEPT_ENTRIES, 500)
 
 
 def test_a_clock_that_runs_backwards_ends_no_member() -> None:

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from tidegate.shared_log.carrier import ALONE, BEGUN, FULL, HEAD, Checkpoint, CorruptLog, Record, Step
-from tidegate.shared_log.store_log import JOIN_WAIT_SECONDS, Answer, Stored, StoredState, StoreLog, checked
+from tidegate.shared_log.carrier import ALONE, HEAD, CorruptLog, Record, Step
+from tidegate.shared_log.store_log import JOIN_WAIT_SECONDS, Answer, Stored, StoreLog, checked
 
 
 def made() -> StoreLog:
@@ -15,7 +15,7 @@ def made() -> StoreLog:
 
 
 def answer(member: int = 1, epoch: str = "a", tail: int = 0, **changes: object) -> Answer:
-    plain = Answer(1000.0, epoch, member, tail, (), {}, {1: FULL, 2: FULL}, None, False, FULL)
+    plain = Answer(1000.0, epoch, member, tail, (), {}, [1, 2])
     return plain._replace(**changes)
 
 
@@ -24,9 +24,9 @@ def exchange(log: StoreLog, found: Answer, now: float = 0.0) -> None:
 
 
 def joined() -> StoreLog:
-    """A member that has the whole state, and knows of another."""
+    """A member that was alone, and knows of another."""
     log = made()
-    exchange(log, answer(ranks={1: FULL}))
+    exchange(log, answer(members=[1]))
     assert log.enter(0.0) is ALONE
     exchange(log, answer())
     return log
@@ -39,31 +39,32 @@ def entered(log: StoreLog, now: float = 0.0) -> Step:
     return step
 
 
-def test_a_checkpoint_is_sent_without_the_records_of_later_steps() -> None:
+def test_entries_come_with_their_place_and_the_own_ones_do_not() -> None:
+    log = made()
+    exchange(log, answer(member=2, tail=4))
+    entered(log)
+    entries = [Stored(4, 3, 1001.0, b"one"), Stored(5, 2, 1002.0, b"own"), Stored(6, 1, 1000.5, b"other")]
+    exchange(log, answer(member=2, tail=7, entries=entries))
+    step = entered(log)
+    assert [tuple(entry) for entry in step.entries] == [(3, 1.0, b"one", 4), (1, 1.0, b"other", 6)]
+    assert (step.place, log.ask(0.0).cursor) == (7, 7)
+
+
+def test_a_member_that_the_server_has_lapped_returns() -> None:
     log = joined()
     entered(log)
-    log.leave([Record(1.0, b"in it")], None, Checkpoint(1.0, b"state"))
-    entered(log)
-    log.leave([Record(2.0, b"later")], None)
-    first = log.ask(0.0)
-    assert first.state == (0, 1001.0, b"state")
-    assert first.records == [(1001.0, b"in it")]
-    log.answered(first, answer(tail=1), 1000.0)
-    second = log.ask(0.0)
-    assert (second.state, second.records, second.sequence) == (None, [(1002.0, b"later")], 2)
-
-
-def test_what_the_writer_of_a_checkpoint_said_until_then_is_not_replayed() -> None:
-    log = made()
-    exchange(log, answer(member=2))
-    assert log.enter(0.0) is None
-    state = StoredState(1, 4, 7, 1, FULL, 1003.0, b"state")
-    entries = [Stored(4, 3, 1001.0, b"not in it"), Stored(5, 1, 1002.0, b"in it"), Stored(7, 1, 1004.0, b"later")]
-    exchange(log, answer(member=2, tail=8, state=state, entries=entries))
+    entries = [Stored(9, 2, 1000.0 - 1.5, b"old"), Stored(10, 2, 1000.0, b"new")]
+    exchange(log, answer(tail=11, entries=entries))
     step = entered(log)
-    assert step.checkpoint == Checkpoint(3.0, b"state")
-    assert [(entry.payload, entry.at) for entry in step.entries] == [(b"not in it", 3.0), (b"later", 4.0)]
-    assert log.ask(0.0).cursor == 8
+    assert ([each.payload for each in step.entries], step.place, step.returned) == ([b"new"], 11, True)
+    assert not entered(log).returned
+
+
+def test_a_member_that_was_taken_for_dead_hears_what_is_said_from_then_on() -> None:
+    log = joined()
+    exchange(log, answer(member=3, tail=9, members=[2, 3]))
+    step = entered(log)
+    assert (step.place, step.returned, log.ask(0.0).cursor) == (9, True, 9)
 
 
 def test_what_an_exchange_that_failed_said_is_not_said_late() -> None:
@@ -83,29 +84,6 @@ def test_what_an_exchange_that_failed_said_is_not_said_late() -> None:
     step = entered(log)
     assert (step.away, step.returned) == (False, True)
     assert not entered(log).returned
-
-
-def test_a_member_that_returns_takes_the_state_that_another_wrote_since() -> None:
-    log = joined()
-    log.ask(7.0)
-    log.failed()
-    exchange(log, answer(tail=9), 9.0)
-    asked = log.ask(9.1)
-    assert (asked.rank, asked.state_since) == (BEGUN, 1007.0)
-    state = StoredState(3, 12, 12, 2, FULL, 1008.0, b"state")
-    log.answered(asked, answer(tail=12, state=state), 1000.0)
-    assert entered(log).checkpoint == Checkpoint(8.0, b"state")
-    asked = log.ask(9.2)
-    assert (asked.rank, asked.state_since) == (FULL, math.inf)
-
-
-def test_the_last_member_that_returns_has_the_state() -> None:
-    log = joined()
-    log.ask(7.0)
-    log.failed()
-    exchange(log, answer(tail=9, ranks={1: FULL, 2: BEGUN}), 9.0)
-    assert log.ask(9.1).rank == FULL
-    assert entered(log).returned
 
 
 def test_old_events_that_a_member_did_not_hear_are_not_replayed_at_its_return() -> None:
@@ -135,13 +113,13 @@ def test_a_server_that_lost_everything_is_read_from_its_beginning() -> None:
     assert entered(log).returned
 
 
-def test_a_joiner_waits_only_so_long_for_the_server_and_for_a_state() -> None:
+def test_a_joiner_waits_only_so_long_for_the_server() -> None:
     log = made()
     assert log.enter(0.9 * JOIN_WAIT_SECONDS) is None
     assert entered(log, 1.1 * JOIN_WAIT_SECONDS).away
     exchange(log, answer(member=2))
     step = entered(log, 1.1 * JOIN_WAIT_SECONDS)
-    assert (step.checkpoint, step.away, log.member) == (None, False, 2)
+    assert (step.away, log.member) == (False, 2)
 
 
 def packed(served_at: float = 1.0, cost: float = 1.0) -> bytes:
@@ -152,7 +130,6 @@ def test_an_answer_of_a_member_that_was_never_served_is_sound() -> None:
     sound = answer(
         heads={2: packed(-math.inf)},
         entries=[Stored(4, 2, 1001.0, b"")],
-        state=StoredState(1, 4, 7, 1, FULL, 1003.0, b"state"),
     )
     assert checked(sound) is sound
 
@@ -166,15 +143,11 @@ def test_an_answer_of_a_member_that_was_never_served_is_sound() -> None:
         {"member": "1"},
         {"tail": None},
         {"tail": -1},
-        {"ranks": {1: "2"}},
-        {"ranks": {None: FULL}},
-        {"state_rank": "2"},
+        {"members": [1, "2"]},
+        {"members": [None]},
         {"entries": [Stored(4, 2, math.inf, b"")]},
         {"entries": [Stored(4, 2, 1001.0, "text")]},
         {"entries": [Stored(None, 2, 1001.0, b"")]},
-        {"state": StoredState(1, 4, 7, 1, FULL, math.nan, b"state")},
-        {"state": StoredState(1, None, 7, 1, FULL, 1003.0, b"state")},
-        {"state": StoredState(1, 4, 7, 1, FULL, 1003.0, None)},
         {"heads": {2: b"short"}},
         {"heads": {2: packed() + b"long"}},
         {"heads": {2: packed(math.nan)}},

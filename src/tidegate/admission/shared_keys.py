@@ -25,14 +25,14 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
 from tidegate.core.limiter_state import Out
-from tidegate.core.replica import Replica
-from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableRecord
+from tidegate.core.replica import STATE, Replica
+from tidegate.core.replica_events import UnreadableRecord
 from tidegate.core.replicated_controller import ReplicatedController, ReplicatedKey, ReplicatedModel
 from tidegate.core.snapshot import Sharing
 from tidegate.core.turns import WaitingMember
 from tidegate.core.values import CUSTOM, INFINITY, Cost, Key
 from tidegate.settings import Settings
-from tidegate.shared_log.carrier import ALONE, Carrier, Checkpoint, Head, MemberLog, Record, Step
+from tidegate.shared_log.carrier import ALONE, Carrier, Head, MemberLog, Record, Step
 
 LOCKED_LOOK_SECONDS = 0.001
 """Seconds after which a head looks again whose log another process has locked. Raising it delays admissions after a
@@ -42,16 +42,16 @@ WAITED_LOOK_SHARE = 0.1
 """Share of the time that a head has waited for its log after which it looks again, `LOCKED_LOOK_SECONDS` at least.
 Raising it delays a first call whose server starts late; lowering it costs CPU time. Chosen: a tenth is not noticed."""
 
-CHECKPOINT_WAIT_SECONDS = 0.050
-"""Seconds for which a missing checkpoint holds admissions back; then this process decides alone. Raising it lets a
-stopped process delay the others for longer; lowering it sends calls without the others' state."""
+STATE_WAIT_SECONDS = 0.050
+"""Seconds for which a missing state holds admissions back; then this process decides alone. Raising it lets a stopped
+process delay the others for longer; lowering it sends calls without the others' state."""
 
 MAX_LOCKED_SECONDS = 2.0
 """Seconds for which a locked log holds admissions back at most; then this process decides alone. The carrier says so
 much earlier where one member keeps the lock. Raising it delays calls at a carrier that fails to."""
 
 JOIN_WAIT_SECONDS = 1.0
-"""Seconds for which a member that joins waits for a checkpoint where calls of other members wait. Raising it delays the
+"""Seconds for which a member that joins waits for a state where calls of other members wait. Raising it delays the
 first call beside processes that are stopped; lowering it sends first calls that are refused. Measured: at 120 requests
 a minute, 50 ms cost two refusals for each member that joined."""
 
@@ -73,7 +73,7 @@ MAX_UNSAID_EVENTS = 4_096
 APPEND_TRIES = 32
 """Times that the end of a step tries to append an event that no later step would, half of them a millisecond apart.
 Raising it takes longer where the log's holder is stopped; lowering it leaves a slot taken for others. Chosen: a step
-takes less than one of them, and all of them less than `CHECKPOINT_WAIT_SECONDS`."""
+takes less than one of them, and all of them less than `STATE_WAIT_SECONDS`."""
 
 
 class LogSession:
@@ -90,6 +90,7 @@ class LogSession:
         "_clock",
         "_is_lost",
         "_is_new",
+        "_joined_at",
         "_locked",
         "_locked_since",
         "_log",
@@ -122,8 +123,8 @@ class LogSession:
         self._is_lost = False
         self._locked = False
         self._locked_since = self._away_since = INFINITY
-        # A member that joins others has no state until then, unless a checkpoint comes first.
-        self._waits_until = -INFINITY
+        # A member that joins others has no state until then, unless one comes first.
+        self._joined_at = self._waits_until = -INFINITY
         self.queues: list[KeyQueue] = []
         self.left = False
         self.reason = ""
@@ -175,7 +176,7 @@ class LogSession:
             if step is None:
                 self._locked_since = min(self._locked_since, now)
                 if now < max(log.joins_until, self._locked_since + MAX_LOCKED_SECONDS):
-                    replica.held_until = now + max(LOCKED_LOOK_SECONDS, WAITED_LOOK_SHARE * (now - self._locked_since))
+                    replica.held_until = _look_after(self._locked_since, now)
                 else:
                     replica.held_until = -INFINITY
                     replica.safe.hold_briefly(self._step.members - 1)
@@ -213,7 +214,14 @@ class LogSession:
         try:
             head = self._head() if replica.shared else None
             replica.priority = head.priority if head is not None else 0
-            log.leave([*map(Record._make, replica.said)], head, self._checkpoint())
+            records = [*map(Record._make, replica.said)]
+            now = self._clock()
+            if replica.talks and not self._step.away and now >= self._waits_until:
+                # The last record of this step: it includes the others.
+                state = replica.answer(self._step.place, now)
+                if state is not None:
+                    records.append(Record(now, state))
+            log.leave(records, head)
             replica.said.clear()
             if log.ended:
                 self._end_sharing(log.ended)
@@ -275,48 +283,43 @@ class LogSession:
         if self._is_new:
             # What was admitted while the log was locked has a number already.
             replica.alone = step is ALONE and not replica.serial
+        is_new, joins = self._is_new, self._is_new or (member != replica.member and member >= 0)
         if member != replica.member and member >= 0:
             replica.forked(member)
+        returns = step.returned or self._is_lost
         replica.shared = replica.talks = step.members > 1
         self._away_since = INFINITY
         if replica.safe.used:
             replica.safe.hold_briefly(0)
-        if step.returned or self._is_lost:
+        if returns:
             self._is_lost = False
             replica.regain(now)
         if not replica.shared:
             replica.said.clear()
-        if self._is_new:
-            self._is_new = False
-            # Where calls of others wait, a limit binds, and one of these members makes a step soon.
-            self._waits_until = (
-                now + (JOIN_WAIT_SECONDS if step.heads else CHECKPOINT_WAIT_SECONDS) if replica.shared else -INFINITY
-            )
-        if step.checkpoint is not None:
-            self._waits_until = -INFINITY
-            # A checkpoint of another version cannot be read: only what happens from now on is shared.
-            with suppress(Exception):
-                replica.load(step.checkpoint.payload, step.checkpoint.at, now)
         replica.unseen.heard(step.heard_at)
         for entry in step.entries:
-            replica.replay(entry.member, entry.at, entry.payload)
-        for gone in step.gone:
-            if replica.abandon(gone, now):
-                replica.tell(now, ReplicaEvent(EventKind.GONE, number=gone))
+            if not entry.payload.startswith(STATE):
+                replica.replay(*entry)
+                continue
+            # A state that cannot be read is not taken: only what happens from now on is shared.
+            with suppress(Exception):
+                if replica.take_state(entry.member, entry.at, entry.payload, now):
+                    self._waits_until = -INFINITY
+        if joins or returns:
+            self._is_new = False
+            replica.hear_from(step.place, now)
+        if is_new and not returns:
+            # Where calls of others wait, a limit binds, and one of these members makes a step soon.
+            wait = JOIN_WAIT_SECONDS if step.heads else STATE_WAIT_SECONDS
+            assert self._log is not None, "a step of a log"
+            self._joined_at, self._waits_until = now, max(now + wait, self._log.joins_until)
         if not replica.shared:
             self._waits_until = -INFINITY
-        replica.held_until = self._waits_until
+        waits = now < self._waits_until
+        replica.held_until = min(self._waits_until, _look_after(self._joined_at, now)) if waits else -INFINITY
         replica.others = tuple(
             WaitingMember(each.member, each.priority, each.served_at, Cost(*each.cost)) for each in step.heads
         )
-
-    def _checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint for a member that joins, where one is asked for and the state is complete."""
-        now = self._clock()
-        if not self._step.wants_checkpoint or now < self._waits_until:
-            return None
-        payload = self.replica.dump(now)
-        return Checkpoint(now, payload) if payload is not None else None
 
     def _head(self) -> Head | None:
         """Return the first waiting call of this process at a key of the log."""
@@ -342,6 +345,11 @@ class LogSession:
         replica.others = ()
         replica.said.clear()
         replica.lose(0, self._clock())
+
+
+def _look_after(since: float, now: float) -> float:
+    """Return when a head looks again that has waited for its log since then."""
+    return now + max(LOCKED_LOOK_SECONDS, WAITED_LOOK_SHARE * (now - since))
 
 
 def _yield(seconds: float) -> None:

@@ -406,8 +406,8 @@ KEPT: dict[str, tuple[str, ...]] = {
 """Fields that belong to one process, by class. No text of a provider leaves it. `_explores` is what a look found and
 the next admission checks again."""
 
-MAX_CHECKPOINT_BYTES = 1 << 20
-"""Bytes of a checkpoint at most, compressed. Chosen: the charges of a hundred thousand calls in one window."""
+MAX_CHECKPOINT_BYTES = 128_000
+"""Bytes of a checkpoint at most, compressed: less than a quarter of the entries that a host's log keeps."""
 
 MAX_PLAIN_BYTES = 32 << 20
 """Most bytes of a checkpoint, uncompressed: bounds the memory that a hostile checkpoint takes."""

@@ -11,10 +11,18 @@ see counts the own ones. Replayed events emit no event objects.
 Until another member has joined, a process is *alone*: its controllers act as those of a key that is not shared, and
 attempts get no numbers. Before the first step with another member, `begin_sharing` numbers the attempts in flight and
 copies the counters.
+
+A member that joins has not heard what was before, so it *asks* for the state of the others. A member that has heard the
+log from an earlier place on answers with its whole state, as one entry, and the joiner takes that in place of its own.
+So the state of the member that has heard most becomes that of all, at any time and without a leader. Members that were
+out of reach ask as joiners do. While an answer is on its way, entries of further members may come before it that it
+does not include, so the last ones are kept and replayed once more.
 """
 
 from __future__ import annotations
 
+import struct
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -31,21 +39,45 @@ from tidegate.core.values import CAPACITY, INFINITY
 MAX_KEYS = 4_096
 """Most keys of one log: bounds the memory that a hostile log takes."""
 
+STATE = b"state"
+"""First bytes of an entry that is the whole state: those of an event are a checksum and `[`."""
+
+STATE_HEAD = struct.Struct("<qqq")
+"""The place before which its writer has read all entries, the place from which on that state was heard, and the member
+that heard it first."""
+
+STATE_BYTES_PER_SECOND = 128 * 1024
+"""Bytes of states that members append in a second, in the long run, so that other members read them before a host's
+log, which keeps four times as much, removes them."""
+
+STATE_BURST_SECONDS = 1.0
+"""Seconds of that rate by which members may be ahead of it. Derived: with one more state it is half of that log."""
+
+RECENT_ENTRIES = 256
+"""Entries kept for an answer that does not include them. Derived: those of a thousand a second in the longest exchange
+with a server, a quarter of a second."""
+
 _State: TypeAlias = "tuple[dict[str, tuple[Any, list[Any]]], list[Any] | None, dict[tuple[int, int], Permit]]"
 
 
 class Replica(LogMembership):
     """The shared state of one log in this process.
 
-    `make` returns a controller for a tag that this process has not used.
+    `make` returns a controller for a tag that this process has not used. The state was heard `since` a place of the log
+    by a member, this one or the one whose state it took. A joiner's question at the place `asked` has no answer yet.
+    The states in the log use their rate until `stated_until`. `recent` are the last entries.
     """
 
-    __slots__ = ("account", "make")
+    __slots__ = ("account", "asked", "make", "recent", "since", "stated_until")
 
     def __init__(self, member: int, make: Callable[[str, float], ReplicatedController]) -> None:
         super().__init__(member)
         self.make = make
         self.account: AccountController | None = None
+        self.since = 0, member
+        self.asked = -1
+        self.stated_until = -INFINITY
+        self.recent: deque[tuple[int, float, bytes, int]] = deque(maxlen=RECENT_ENTRIES)
 
     def begin_sharing(self) -> None:
         """End the time alone: number the attempts in flight, and count from now on what all members do."""
@@ -62,16 +94,64 @@ class Replica(LogMembership):
                 self.serials[permit] = self.serial
                 self.fly(controller, permit, self.member, self.serial)
 
-    def replay(self, member: int, at: float, payload: bytes) -> None:
+    def hear_from(self, place: int, now: float) -> None:
+        """Begin to hear the log at a place, and ask for the state of those who have heard it before."""
+        self.since, self.asked = (place, self.member), -1
+        self.recent.clear()
+        self.tell(now, ReplicaEvent(EventKind.ASKED, number=place))
+
+    def replay(self, member: int, at: float, payload: bytes, place: int = 0) -> None:
         """Apply an event of another member.
 
         Raise `UnreadableRecord` for a payload that is none. An event of an unknown permit changes nothing: this member
         joined without the state. An empty payload is the end of the member.
         """
-        if payload:
-            self.apply(member, at, read_event(payload))
-        else:
+        if self.since[1] == self.member:
+            self.recent.append((member, at, payload, place))
+        if not payload:
             self._note_gone(member, at)
+            return
+        event = read_event(payload)
+        if event.kind is not EventKind.ASKED:
+            self.apply(member, at, event)
+        elif self.since < (int(event.number), member):
+            self.asked = place
+
+    def answer(self, place: int, now: float) -> bytes | None:
+        """Return the state for the members that ask, if there are any; the entries before `place` are in it."""
+        if self.asked < 0 or now < self.stated_until - STATE_BURST_SECONDS:
+            return None
+        self.asked = -1
+        state = self.dump(now)
+        if state is None:
+            return None
+        payload = STATE + STATE_HEAD.pack(place, *self.since) + state
+        self._note_state(len(payload), now)
+        return payload
+
+    def take_state(self, member: int, at: float, payload: bytes, now: float) -> bool:
+        """Take the state of another member in place of the own one where it was heard from an earlier place on.
+
+        Return whether it was taken. Raise an error for a payload that is none, without any effect.
+        """
+        place, *since = STATE_HEAD.unpack_from(payload, len(STATE))
+        heard = since[0], since[1]
+        self._note_state(len(payload), at)
+        if heard <= self.since and place > self.asked:
+            self.asked = -1
+        # One from before the own beginning lacks entries that this member has not read.
+        if heard >= self.since or place < self.since[0]:
+            return False
+        self.load(payload[len(STATE) + STATE_HEAD.size :], at, now)
+        self.since = heard
+        for who, heard_at, entry, entry_place in self.recent:
+            if entry_place >= place and who != member:
+                self.replay(who, heard_at, entry, entry_place)
+        self.recent.clear()
+        return True
+
+    def _note_state(self, size: int, at: float) -> None:
+        self.stated_until = max(self.stated_until, at) + size / STATE_BYTES_PER_SECOND
 
     def apply(self, member: int, at: float, event: ReplicaEvent) -> None:
         """Apply an event to the state, but not to the own counters."""

@@ -52,10 +52,14 @@ class EventKind(StrEnum):
     SILENT = "n"
     USAGE = "u"
     GONE = "g"
+    ASKED = "q"
 
 
 EVENT_KINDS = {each.value: each for each in EventKind}
 KINDS = {each.value: each for each in Kind}
+WHOLE = (EventKind.GONE, EventKind.ASKED)
+"""Kinds whose number is a whole one."""
+
 CAUSES = {each.value: each for each in Cause}
 
 
@@ -64,7 +68,8 @@ class ReplicaEvent(NamedTuple):
 
     `sent` is the sending of the attempt in seconds after the event, so at most 0. The other fields have values only for
     the kinds that need them. `flag` is whether a call is beyond the limits (`ADMITTED`) or slow (`SILENT`). `number` is
-    the time waited (`ADMITTED`), a uniform draw (`SETTLED`, `SILENT`), or a member (`GONE`).
+    the time waited (`ADMITTED`), a uniform draw (`SETTLED`, `SILENT`), a member (`GONE`), or the place of the log from
+    which on a member hears it (`ASKED`).
     """
 
     kind: EventKind
@@ -124,7 +129,7 @@ def _plain(event: ReplicaEvent) -> list[Any]:
         return [*plain, event.number, event.flag]
     if kind is EventKind.USAGE:
         return [*plain, event.facts, _plain_usage(event.usage)]
-    return [*plain, event.number if kind is EventKind.GONE else event.sent]
+    return [*plain, event.number if kind in WHOLE else event.sent]
 
 
 def _event(plain: Any) -> ReplicaEvent:
@@ -149,7 +154,7 @@ def _event(plain: Any) -> ReplicaEvent:
         found = RequestFacts(_text(model, 1_024), _whole(chars), bound, stream is True)
         return ReplicaEvent(kind, tag, serial, facts=found, usage=_usage(usage))
     (number,) = rest
-    if kind is EventKind.GONE:
+    if kind in WHOLE:
         return ReplicaEvent(kind, tag, serial, number=_whole(number))
     return ReplicaEvent(kind, tag, serial, _offset(number))
 

@@ -19,15 +19,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-PENDING, BEGUN, FULL = 0, 1, 2
-"""Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""
-
 MAX_MEMBERS = 64
 """Members of one log. Chosen: four workers for each core of a large machine's socket; at a server, 64 members read
 5 MB/s at 6,000 calls a minute."""
-
-MAX_STATE_BYTES = 1024 * 1024
-"""Bytes of a checkpoint. Chosen: an account of some hundred keys."""
 
 HEAD = struct.Struct("<qd10d")
 """A member's head: its priority, when it was served last, and the first amounts of `core.values.Cost`."""
@@ -62,12 +56,14 @@ class Record(NamedTuple):
 class Entry(NamedTuple):
     """One event of another member. `at` is mapped to this process's monotonic seconds and never runs backwards.
 
-    An empty payload is the end of that member: its attempts in flight are abandoned at this place of the order.
+    An empty payload is the end of that member: its attempts in flight are abandoned at this place of the order. `place`
+    rises with each entry of a log.
     """
 
     member: int
     at: float
     payload: bytes
+    place: int = 0
 
 
 class Head(NamedTuple):
@@ -98,35 +94,21 @@ def unpacked_head(member: int, packed: bytes) -> Head:
     return Head(member, priority, served_at, tuple(cost))
 
 
-class Checkpoint(NamedTuple):
-    """The whole state of a key at `at`: for a member that joins, or that the log's oldest entry has passed.
-
-    It includes the records that are given to the same `leave`. It may come at any step: a member that joined while the
-    others were idle begins with the state it has, and gets theirs later.
-    """
-
-    at: float
-    payload: bytes
-
-
 class Step(NamedTuple):
     """Result of `MemberLog.enter`.
 
-    `checkpoint`, where there is one, is loaded first, in place of all state; then `entries` are replayed in order.
-    `gone` numbers the members that died since the last step: their attempts in flight are abandoned. `heads` are the
-    heads of the other live members. `members` counts the live members, this one included. `wants_checkpoint` asks this
-    member to hand `leave` a checkpoint, because another one joins. With `away` the log is out of reach: there are no
-    entries, and `members` is the last known number. With `returned` it is back after
-    that, or has lost its content: the attempts of other members are not known, nor the own ones to them. What others
-    appended after `heard_at` is not read yet; infinity is a log to which no other member appends during the step.
+    `entries` are replayed in order; all entries before `place` are read with them. `heads` are the heads of the other
+    live members. `members` counts the live members, this one included. With `away` the log is out of reach: there are
+    no entries, and `members` is the last known number. With `returned` it is back after that, has lost its content, or
+    has removed entries that were not read: the attempts of other members are not known, nor the own ones to them. What
+    others appended after `heard_at` is not read yet; infinity is a log to which no other member appends during the
+    step.
     """
 
     entries: Sequence[Entry] = ()
     heads: Sequence[Head] = ()
-    gone: Sequence[int] = ()
-    checkpoint: Checkpoint | None = None
     members: int = 1
-    wants_checkpoint: bool = False
+    place: int = 0
     away: bool = False
     returned: bool = False
     heard_at: float = math.inf
@@ -154,7 +136,8 @@ class MemberLog(Protocol):
     """True where records that `leave` gets while the log is out of reach are appended later; else they are lost."""
 
     joins_until: float
-    """Instant in monotonic seconds until which steps may be None because this member has not joined yet."""
+    """Instant in monotonic seconds until which steps may be None because this member has not joined yet, and until
+    which a state of the other members may take to arrive."""
 
     def is_alone(self, now: float) -> bool:
         """Return whether `enter` would return `ALONE`, at less cost; it may say False without need."""
@@ -166,7 +149,7 @@ class MemberLog(Protocol):
         after this call, inside the lock.
         """
 
-    def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
+    def leave(self, records: Sequence[Record], head: Head | None) -> None:
         """Append the own records, publish the own head (None: no call waits) and unlock the log."""
 
     @property

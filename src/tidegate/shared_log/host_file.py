@@ -1,10 +1,9 @@
 """Layout of a host's log, and each read and write of it. The caller holds the file's lock, except where stated.
 
-The first page has the header of `shared_file`, 8-byte words, and a row for each member. Then follow the heads, a ring
-of entries, and two checkpoints that are written in turn. Everything is read and written by offset, and nothing is
-mapped: a file that is cut off gives an error and not a signal. A step reads the words once, and stores them with its
-end in one write. Content is written before the words that make it visible, so a process that is killed at any instant
-leaves the content before.
+The first page has the header of `shared_file`, 8-byte words, and a row for each member. Then follow the heads and a
+ring of entries. Everything is read and written by offset, and nothing is mapped: a file that is cut off gives an error
+and not a signal. A step reads the words once, and stores them with its end in one write. Content is written before the
+words that make it visible, so a process that is killed at any instant leaves the content before.
 """
 
 from __future__ import annotations
@@ -15,19 +14,13 @@ import secrets
 import struct
 import sys
 import time
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidegate.shared_file import HEADER, FileKind, header
 from tidegate.shared_log.carrier import (
-    BEGUN,
-    FULL,
     HEAD,
     MAX_MEMBERS,
-    MAX_STATE_BYTES,
-    PENDING,
-    Checkpoint,
     CorruptLog,
     Entry,
     Head,
@@ -45,8 +38,6 @@ PAGE_BYTES = 4096
     POPULATION,
     TAIL,
     LIMIT,
-    CHECKPOINT,
-    WANTED,
     NEXT_MEMBER,
     WAITING,
     LAST_AT,
@@ -55,17 +46,15 @@ PAGE_BYTES = 4096
     BOOT_SECONDS,
     WALL_SECONDS,
     STEPS,
-    CHECKPOINT_AT,
-    CHECKPOINT_RANK,
-) = range(HEADER.size // 8, 18)
+) = range(HEADER.size // 8, 14)
 """Indexes of the words. `POPULATION` changes at each join and leave. `TAIL` counts the bytes ever appended, `LIMIT`
 those that may be overwritten already. `WAITING` has a bit for each member with a head."""
 
 ROWS_AT = 1024
-ROW = struct.Struct("<QHHI")
-"""A member: life (0: none), number, rank."""
+ROW = struct.Struct("<QH6x")
+"""A member: life (0: none), number."""
 
-WORDS_SIZE = 8 * (CHECKPOINT_RANK + 1)
+WORDS_SIZE = 8 * (STEPS + 1)
 HEADER_SIZE = ROWS_AT + MAX_MEMBERS * ROW.size
 """Bytes of the words, and of the words and the rows, which are read together."""
 
@@ -78,15 +67,10 @@ RESERVED_BYTES = RING_BYTES // 64
 """Bytes after an append that may be overwritten by the next ones. Chosen: 30 appends."""
 
 ENTRY = struct.Struct("<IHd")
-MAX_PAYLOAD_BYTES = 65_535
-"""Bytes of a record. Measured: records have 60 to 220 bytes."""
+MAX_PAYLOAD_BYTES = RING_BYTES // 4
+"""Bytes of a record. Measured: events have 60 to 220 bytes. Chosen: four of the largest states fit into the ring."""
 
-AREA_BYTES = 64 * 1024
-"""Bytes of a checkpoint, compressed. Chosen: an account of some hundred keys."""
-
-AREA_HEAD = struct.Struct("<QQdIHHI")
-AREAS_AT = RING_AT + RING_BYTES
-FILE_BYTES = AREAS_AT + 2 * AREA_BYTES
+FILE_BYTES = RING_AT + RING_BYTES
 """Bytes of a file that is shared."""
 
 LOG_HEADER = header(FileKind.LOG, FILE_BYTES - HEADER.size)
@@ -97,20 +81,11 @@ Chosen: more than the wait for the lock and than a time daemon steps, less than 
 
 
 class Member(NamedTuple):
-    """One live member: its row, the number of its process, its own number, its rank."""
+    """One live member: its row, the number of its process, its own number."""
 
     row: int
     life: int
     number: int
-    rank: int
-
-
-class Saved(NamedTuple):
-    """One checkpoint in the file, and the place in the log that it includes."""
-
-    checkpoint: Checkpoint
-    position: int
-    rank: int
 
 
 class LogFile:
@@ -176,7 +151,7 @@ class LogFile:
 
     def shrink(self) -> None:
         """Reduce the file to its first page: its member is alone."""
-        self.words[CHECKPOINT] = self.words[WAITING] = 0
+        self.words[WAITING] = 0
         self.commit()
         os.ftruncate(self.descriptor, PAGE_BYTES)
 
@@ -195,7 +170,7 @@ class LogFile:
         population = self.words[POPULATION]
         if reread or self._members[0] != population:
             rows = ROW.iter_unpack(self._header[ROWS_AT:])
-            found = [Member(row, life, number, rank) for row, (life, number, rank, _) in enumerate(rows) if life]
+            found = [Member(row, life, number) for row, (life, number) in enumerate(rows) if life]
             if len({each.number for each in found}) != len(found):
                 raise CorruptLog("two of its members have one number")
             self._members = (population, found)
@@ -213,8 +188,11 @@ class LogFile:
             number = (number + 1) & 0xFFFF
         self.words[NEXT_MEMBER] = number + 1
         self._clear_head(row)
-        member = Member(row, life, number, PENDING)
-        self._write_row(member)
+        member = Member(row, life, number)
+        place = ROWS_AT + row * ROW.size
+        ROW.pack_into(self._header, place, life, number)
+        self.write(self._header[place : place + ROW.size], place)
+        self._count_population()
         return member
 
     def set_life(self, row: int, life: int) -> None:
@@ -225,15 +203,6 @@ class LogFile:
 
     def life(self, row: int) -> int:
         return self.words[(ROWS_AT + row * ROW.size) // 8]
-
-    def set_rank(self, member: Member, rank: int) -> None:
-        self._write_row(member._replace(rank=rank))
-
-    def _write_row(self, member: Member) -> None:
-        place = ROWS_AT + member.row * ROW.size
-        ROW.pack_into(self._header, place, member.life, member.number, member.rank, 0)
-        self.write(self._header[place : place + ROW.size], place)
-        self._count_population()
 
     def remove_member(self, member: Member) -> None:
         self._clear_head(member.row)
@@ -323,7 +292,7 @@ def read_entries(file: LogFile, position: int, now: float, last: float) -> list[
         if not at <= now + CLOCK_SLACK_SECONDS or at == -math.inf:
             raise CorruptLog("an entry is not of this time")
         last = max(last, at)
-        found.append(Entry(number, last, block[offset : offset + length]))
+        found.append(Entry(number, last, block[offset : offset + length], position + offset))
         offset += length
     return found
 
@@ -350,45 +319,6 @@ def read_heads(file: LogFile, but: int) -> Sequence[Head]:
             place = member.row * HEAD.size
             found.append(unpacked_head(member.number, block[place : place + HEAD.size]))
     return found
-
-
-def write_checkpoint(file: LogFile, checkpoint: Checkpoint, rank: int) -> None:
-    """Store a checkpoint that includes all entries of the log."""
-    packed = zlib.compress(checkpoint.payload, 1)
-    if len(packed) > AREA_BYTES - AREA_HEAD.size or len(checkpoint.payload) > MAX_STATE_BYTES:
-        raise ValueError(f"its state of {len(checkpoint.payload)} bytes is larger than a checkpoint")
-    number, position = file.words[CHECKPOINT] + 1, file.words[TAIL]
-    head = AREA_HEAD.pack(number, position, checkpoint.at, len(packed), rank, 0, zlib.crc32(packed))
-    file.write(head + packed, AREAS_AT + number % 2 * AREA_BYTES)
-    file.words[CHECKPOINT_AT], file.words[CHECKPOINT_RANK] = position, rank
-    file.words[CHECKPOINT] = number
-    file.words[WANTED] = 0
-
-
-def read_checkpoint(file: LogFile, now: float) -> Saved | None:
-    """Return the last checkpoint, if the ring has all entries since."""
-    number = file.words[CHECKPOINT]
-    if not number:
-        return None
-    place = AREAS_AT + number % 2 * AREA_BYTES
-    found, position, at, length, rank, _, check = AREA_HEAD.unpack(file.read(AREA_HEAD.size, place))
-    if (
-        found != number
-        or length > AREA_BYTES - AREA_HEAD.size
-        or not at <= now + CLOCK_SLACK_SECONDS
-        or at == -math.inf
-    ):
-        raise CorruptLog("its checkpoint is not sound")
-    if not file.reaches(position):
-        return None
-    packed = file.read(length, place + AREA_HEAD.size)
-    if zlib.crc32(packed) != check or rank not in (BEGUN, FULL):
-        raise CorruptLog("its checkpoint is not sound")
-    try:
-        payload = zlib.decompressobj().decompress(packed, MAX_STATE_BYTES)
-    except zlib.error:
-        raise CorruptLog("its checkpoint is not sound") from None
-    return Saved(Checkpoint(at, payload), position, rank)
 
 
 def sound_members(file: LogFile) -> list[Member]:

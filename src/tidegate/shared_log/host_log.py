@@ -16,11 +16,7 @@ from collections.abc import Callable, Sequence
 from tidegate.shared_file import lock, unlock
 from tidegate.shared_log.carrier import (
     ALONE,
-    BEGUN,
     ENDED,
-    FULL,
-    PENDING,
-    Checkpoint,
     CorruptLog,
     Head,
     Record,
@@ -29,37 +25,30 @@ from tidegate.shared_log.carrier import (
 )
 from tidegate.shared_log.folder import PrivateFolder
 from tidegate.shared_log.host_file import (
-    CHECKPOINT,
-    CHECKPOINT_AT,
-    CHECKPOINT_RANK,
     FILE_BYTES,
     GENERATION,
     LAST_AT,
     PAGE_BYTES,
     POPULATION,
     PROBED_AT,
-    RING_BYTES,
     STEPS,
     TAIL,
-    WANTED,
     LogFile,
     Member,
     append_entries,
     check_header,
     due_members,
     peek,
-    read_checkpoint,
     read_entries,
     read_heads,
     set_clock,
     sound_members,
-    write_checkpoint,
     write_head,
 )
 from tidegate.shared_log.lives import Lives
 
 LOCK_WAIT_SECONDS = 0.05
-"""Seconds for which a member waits for the lock or for a first checkpoint. Chosen: 500 times the longest step."""
+"""Seconds for which a member waits for the lock. Chosen: 500 times the longest step."""
 
 MAX_LOCK_WAIT_SECONDS = 1.0
 """Seconds for which a member waits for a lock that others take in turns. Chosen: at a free lock in half of the looks, a
@@ -75,9 +64,6 @@ of a dead member take about as long at the provider."""
 
 KEPT_RECORDS = 4096
 """Records kept while the lock cannot be had. Chosen: the events of 1,000 calls."""
-
-REPLAYED_BYTES = RING_BYTES // 8
-"""Bytes of entries after which a joiner asks for a newer checkpoint. Measured: 22 us a call, so 5 ms."""
 
 
 class LockPatience:
@@ -143,9 +129,6 @@ class HostLog:
         self._live: list[Member] = []
         self._cursor = 0
         self._last_at = float("-inf")
-        self._joined_at = 0.0
-        self._awaited = 0
-        self._adopted = 0
         # A step finds nothing to do where these two words are the same, and no member is due to be looked at.
         self._quiet_words = (-1, -1)
         self._quiet_from = self._quiet_until = float("-inf")
@@ -181,8 +164,6 @@ class HostLog:
             return ENDED if self.ended else ALONE
         if now < self._away_until:
             return Step(members=max(1, len(self._live)), away=True)
-        if self._me is not None and self._waits(now):
-            return None
         try:
             if not self._lock():
                 if self._patience.is_over(now, peek(self._file, STEPS)):
@@ -205,7 +186,7 @@ class HostLog:
         self._held = True
         return step
 
-    def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
+    def leave(self, records: Sequence[Record], head: Head | None) -> None:
         """Append the records and unlock. While the lock could not be had, keep them."""
         if not self._held:
             if self._away and records:
@@ -229,9 +210,6 @@ class HostLog:
                     self._cursor = file.words[TAIL]
                     self._last_at = file.second(LAST_AT)
                 write_head(file, me.row, head)
-                if checkpoint is not None:
-                    write_checkpoint(file, checkpoint, me.rank)
-                    self._adopted = file.words[CHECKPOINT]
         except Exception as error:
             self._end(error)
         finally:
@@ -252,12 +230,6 @@ class HostLog:
         self.member = -1
         if not self.ended and not self._closed:
             self._drop()
-
-    def _waits(self, now: float) -> bool:
-        """Return whether a member without a state still waits for a checkpoint."""
-        me = self._me
-        waits = me is not None and me.rank == PENDING and peek(self._file, CHECKPOINT) == self._awaited
-        return waits and self._joined_at <= now < self._joined_at + LOCK_WAIT_SECONDS
 
     def _lock(self) -> bool:
         if self._file is None:
@@ -289,7 +261,7 @@ class HostLog:
         if me is None or not self._is_member(file, me):
             # Either it never joined, or the others took it for dead.
             me = self._join(now)
-            if me is None or self._waits(now):
+            if me is None:
                 return None
         if self._returned:
             self._returned = False
@@ -343,26 +315,12 @@ class HostLog:
         if me is None:
             raise Unshared("it has the largest number of members already")
         self._generation = file.words[GENERATION]
-        self._cursor, self._joined_at = file.words[TAIL], now
-        self._last_at = file.second(LAST_AT)
+        self._cursor, self._last_at = file.words[TAIL], file.second(LAST_AT)
         self._me, self.member = me, me.number
-        if not is_used:
-            self._set_rank(file, FULL)
-            self._live = [self._me]
-            self._note_sole(file)
-            return self._me
         self._live = file.members()
-        # A checkpoint that is there already is loaded at once.
-        saved = read_checkpoint(file, now)
-        self._awaited, self._adopted = (-1, 0) if saved else (file.words[CHECKPOINT],) * 2
-        if saved is None or self._cursor - saved.position > REPLAYED_BYTES:
-            file.words[WANTED] = 1
-        return self._me
-
-    def _set_rank(self, file: LogFile, rank: int) -> None:
-        assert self._me is not None
-        self._me = self._me._replace(rank=rank)
-        file.set_rank(self._me, rank)
+        if not is_used:
+            self._note_sole(file)
+        return me
 
     def _read(self, file: LogFile, me: Member, now: float) -> Step:
         words = file.words
@@ -371,32 +329,28 @@ class HostLog:
             and (words[POPULATION], words[PROBED_AT]) == self._quiet_words
             and self._quiet_from <= now < self._quiet_until
         ):
-            return Step((), read_heads(file, me.row), (), None, len(self._live), self._is_asked(file, me))
+            return Step((), read_heads(file, me.row), len(self._live), self._cursor)
         live = file.members()
         suspects = due_members(file, live, now, PROBE_SECONDS)
-        if me.rank == PENDING:
-            # It waits for a state only as long as one of those that have it lives.
-            suspects = suspects or [each for each in live if each.rank == FULL][:1]
         if suspects:
             live = self._probe(file, me, suspects, now)
-        checkpoint = self._load(file, me, now)
-        me = self._me or me
-        if me.rank != FULL and not any(each.rank == FULL for each in live if each.row != me.row):
-            self._set_rank(file, FULL)
-            me, live = self._me or me, file.members()
         self._live = live
+        if self._cursor > words[TAIL]:
+            raise CorruptLog("its end is before what was read already")
+        lapped = not file.reaches(self._cursor)
+        if lapped:
+            self._cursor = words[TAIL]
         entries = read_entries(file, self._cursor, max(now, time.monotonic()), self._last_at)
         self._cursor = words[TAIL]
         if entries:
             self._last_at = entries[-1].at
         entries = [each for each in entries if each.member != me.number]
-        gone = [each.member for each in entries if not each.payload]
         heads = read_heads(file, me.row)
         # The next steps have nothing to do but to read entries until then, unless a word changes.
-        self._quiet_words = (words[POPULATION], words[PROBED_AT]) if me.rank == FULL and len(live) > 1 else (-1, -1)
+        self._quiet_words = (words[POPULATION], words[PROBED_AT]) if len(live) > 1 else (-1, -1)
         self._quiet_from, each_for = file.second(PROBED_AT), PROBE_SECONDS / len(live)
         self._quiet_until = each_for * (int(self._quiet_from / each_for) + 1)
-        return Step(entries, heads, gone, checkpoint, len(live), len(live) > 1 and self._is_asked(file, me))
+        return Step(entries, heads, len(live), self._cursor, returned=lapped)
 
     def _probe(self, file: LogFile, me: Member, suspects: Sequence[Member], now: float) -> list[Member]:
         """Append the end of each dead member among some; return those that live."""
@@ -406,7 +360,6 @@ class HostLog:
             # The own life file was removed: the others take this member for dead unless it shows the new one.
             self._me = me._replace(life=self._lives.number)
             file.set_life(me.row, self._lives.number)
-            file.set_rank(self._me, me.rank)
         return file.members()
 
     def _end_dead(self, file: LogFile, suspects: Sequence[Member], now: float) -> None:
@@ -418,37 +371,6 @@ class HostLog:
             if present is not None and not self._lives.holds(present.life):
                 append_entries(file, present.number, [(now, b"")])
                 file.remove_member(present)
-
-    def _load(self, file: LogFile, me: Member, now: float) -> Checkpoint | None:
-        """Return a checkpoint that this member must load; its entries are read from there."""
-        lapped = not file.reaches(self._cursor)
-        if self._cursor > file.words[TAIL]:
-            raise CorruptLog("its end is before what was read already")
-        saved = None
-        if lapped or (me.rank != FULL and file.words[CHECKPOINT] != self._adopted):
-            saved = read_checkpoint(file, now)
-        if saved is not None and (lapped or me.rank == PENDING or saved.rank == FULL):
-            self._cursor, self._last_at = saved.position, max(self._last_at, saved.checkpoint.at)
-            self._adopted = file.words[CHECKPOINT]
-            self._set_rank(file, FULL if saved.rank == FULL else BEGUN)
-            return saved.checkpoint
-        if me.rank == PENDING:
-            self._set_rank(file, BEGUN)
-        if lapped:
-            self._cursor = file.words[TAIL]
-            self._set_rank(file, BEGUN)
-            file.words[WANTED] = 1
-        return None
-
-    def _is_asked(self, file: LogFile, me: Member) -> bool:
-        """Return whether the log needs a checkpoint of this member's state."""
-        words = file.words
-        if self._kept:
-            # What it is about to append may be more than the ring holds.
-            return True
-        if not words[CHECKPOINT] or words[WANTED] or words[TAIL] - words[CHECKPOINT_AT] > RING_BYTES // 2:
-            return True
-        return me.rank == FULL and words[CHECKPOINT_RANK] != FULL
 
     def _note_sole(self, file: LogFile) -> None:
         """Note that there is no other member until the number of the members changes."""

@@ -12,9 +12,9 @@ from typing import Any
 from tidegate.errors import ConfigurationError
 from tidegate.shared_file import VERSION
 from tidegate.shared_log.carrier import MAX_MEMBERS, CorruptLog, Unshared
-from tidegate.shared_log.redis_log import TRIMMED_ENTRIES, since_of
+from tidegate.shared_log.redis_log import TRIMMED_ENTRIES
 from tidegate.shared_log.store_carrier import EXPIRY_SECONDS, GONE_AFTER_SECONDS, SERVER_TIMEOUT_SECONDS, StoreCarrier
-from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Stored, StoredState
+from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Stored
 
 CONNECT_SECONDS = 2
 """Seconds for a connection. Derived: libpq knows no less."""
@@ -34,32 +34,26 @@ TABLES = tuple(f"tidegate_log_{each}_v{VERSION}" for each in ("ends", "entries",
 SCHEMA = """
 create unlogged table if not exists tidegate_log_ends_{version} (
   name bytea primary key, epoch text not null, base bigint not null, tail bigint not null, next int not null,
-  wanted boolean not null, number bigint not null, place bigint, until bigint, writer int, rank int,
-  at double precision, state bytea, used double precision not null);
+  used double precision not null);
 create unlogged table if not exists tidegate_log_entries_{version} (
   name bytea, place bigint, member int not null, at double precision not null, payload bytea not null,
   primary key (name, place));
 create unlogged table if not exists tidegate_log_members_{version} (
-  name bytea, member int, beat double precision not null, rank int not null, sequence bigint not null, head bytea,
+  name bytea, member int, beat double precision not null, sequence bigint not null, head bytea,
   primary key (name, member));
 create or replace function tidegate_log_exchange_{version}(
-  its_name bytea, asker int, its_epoch text, cursor_ bigint, its_rank int, first bigint, ats double precision[],
-  payloads bytea[], its_head bytea, leaves boolean, known_state bigint, state_since double precision,
-  state_place bigint,
-  state_at double precision, new_state bytea, new_epoch text, gone_after double precision, most_members int,
+  its_name bytea, asker int, its_epoch text, cursor_ bigint, first bigint, ats double precision[],
+  payloads bytea[], its_head bytea, leaves boolean, new_epoch text, gone_after double precision, most_members int,
   most_entries int, trimmed int, expiry double precision,
   out now_ double precision, out epoch_ text, out member_ int, out tail_ bigint, out places bigint[],
-  out entry_members int[], out entry_ats double precision[], out entries bytea[], out live int[], out ranks int[],
-  out heads bytea[], out wanted_ boolean, out rank_ int, out number_ bigint, out place_ bigint, out until_ bigint,
-  out writer_ int, out at_ double precision, out state_ bytea)
+  out entry_members int[], out entry_ats double precision[], out entries bytea[], out live int[], out heads bytea[])
 language plpgsql as $$
 declare
   log tidegate_log_ends_{version}; known tidegate_log_members_{version}; one int; total int; start bigint := cursor_;
 begin
   perform set_config('synchronous_commit', 'off', true);
   now_ := extract(epoch from clock_timestamp());
-  insert into tidegate_log_ends_{version} (name, epoch, base, tail, next, wanted, number, used)
-    values (its_name, new_epoch, 0, 0, 0, false, 0, now_) on conflict do nothing;
+  insert into tidegate_log_ends_{version} values (its_name, new_epoch, 0, 0, 0, now_) on conflict do nothing;
   if found then
     -- the end of this log was removed, but not the rest
     delete from tidegate_log_entries_{version} e where e.name = its_name;
@@ -70,7 +64,7 @@ begin
   if log.used < now_ - expiry then
     delete from tidegate_log_entries_{version} e where e.name = its_name;
     delete from tidegate_log_members_{version} m where m.name = its_name;
-    log := row(its_name, new_epoch, 0, 0, 0, false, 0, null, null, null, null, null, null, now_);
+    log := row(its_name, new_epoch, 0, 0, 0, now_);
   end if;
   select * into known from tidegate_log_members_{version} m
     where m.name = its_name and m.member = asker and its_epoch = log.epoch and m.beat >= now_ - gone_after;
@@ -90,49 +84,28 @@ begin
           log.tail := log.tail + 1;
         end if;
       end loop;
-      update tidegate_log_members_{version} m set beat = now_, rank = its_rank, head = its_head,
+      update tidegate_log_members_{version} m set beat = now_, head = its_head,
         sequence = greatest(known.sequence, first - 1 + coalesce(array_length(payloads, 1), 0))
         where m.name = its_name and m.member = asker;
-      if new_state is not null then
-        log.state := new_state; log.place := state_place; log.at := state_at; log.until := log.tail;
-        log.writer := asker; log.rank := its_rank; log.number := log.number + 1; log.wanted := false;
-      end if;
     elsif total < most_members then
       log.next := log.next + 1;
       member_ := log.next;
       start := log.tail;
-      insert into tidegate_log_members_{version}
-        values (its_name, member_, now_, case total when 0 then 2 else its_rank end, 0, null);
-      total := total + 1;
-    end if;
-    if total = 1 then
-      log.state := null; log.place := null; log.rank := null; log.wanted := false;
+      insert into tidegate_log_members_{version} values (its_name, member_, now_, 0, null);
     end if;
     if log.tail - log.base > most_entries + trimmed then
       log.base := log.tail - most_entries;
       delete from tidegate_log_entries_{version} e where e.name = its_name and e.place < log.base;
     end if;
-    if start < log.base or (state_since is not null and total > 1) then
-      if log.place is null or log.place < log.base or log.at < coalesce(state_since, log.at) then
-        log.wanted := true;
-      elsif log.number <> known_state then
-        state_ := log.state;
-        start := log.place;
-      end if;
-    end if;
-    log.wanted := log.wanted or (total > 1 and log.tail - coalesce(log.place, 0) > most_entries / 2);
     select array_agg(e.place order by e.place), array_agg(e.member order by e.place), array_agg(e.at order by e.place),
       array_agg(e.payload order by e.place) into places, entry_members, entry_ats, entries
       from tidegate_log_entries_{version} e where e.name = its_name and e.place >= start;
-    select array_agg(m.member order by m.member), array_agg(m.rank order by m.member),
-      array_agg(coalesce(m.head, '') order by m.member) into live, ranks, heads
+    select array_agg(m.member order by m.member), array_agg(coalesce(m.head, '') order by m.member) into live, heads
       from tidegate_log_members_{version} m where m.name = its_name;
   end if;
   update tidegate_log_ends_{version} e set epoch = log.epoch, base = log.base, tail = log.tail, next = log.next,
-    wanted = log.wanted, number = log.number, place = log.place, until = log.until, writer = log.writer,
-    rank = log.rank, at = log.at, state = log.state, used = now_ where e.name = its_name;
-  tail_ := log.tail; wanted_ := log.wanted; rank_ := log.rank; number_ := log.number; place_ := log.place;
-  until_ := log.until; writer_ := log.writer; at_ := log.at;
+    used = now_ where e.name = its_name;
+  tail_ := log.tail;
 end $$;
 """.replace("{version}", f"v{VERSION}")
 
@@ -168,16 +141,14 @@ class PostgresStore:
             raise Unshared(f"its tables cannot be created: {error}") from None
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        place, at, state = ask.state or (None, None, None)
         given = (
-            name, ask.member, ask.epoch, ask.cursor, ask.rank, ask.sequence, [each[0] for each in ask.records],
-            [each[1] for each in ask.records], ask.head or None, ask.leaves, ask.known_state, since_of(ask), place,
-            at, state, secrets.token_hex(8), GONE_AFTER_SECONDS, MAX_MEMBERS, KEPT_ENTRIES, TRIMMED_ENTRIES,
-            float(EXPIRY_SECONDS),
+            name, ask.member, ask.epoch, ask.cursor, ask.sequence, [each[0] for each in ask.records],
+            [each[1] for each in ask.records], ask.head or None, ask.leaves, secrets.token_hex(8), GONE_AFTER_SECONDS,
+            MAX_MEMBERS, KEPT_ENTRIES, TRIMMED_ENTRIES, float(EXPIRY_SECONDS),
         )  # fmt: skip
         types = (
-            "bytea, int, text, bigint, int, bigint, double precision[], bytea[], bytea, boolean, bigint, "
-            "double precision, bigint, double precision, bytea, text, double precision, int, int, int, double precision"
+            "bytea, int, text, bigint, bigint, double precision[], bytea[], bytea, boolean, text, double precision, "
+            "int, int, int, double precision"
         )
         words = ", ".join(f"%b::{each}" if "bytea" in each else f"%s::{each}" for each in types.split(", "))
         try:
@@ -233,18 +204,13 @@ def _row(cursor: Any) -> Any:
 def _answer(found: tuple[Any, ...]) -> Answer | None:
     """Return a row as an answer, None for one without a member; raise `CorruptLog` for none of this function."""
     try:
-        now, epoch, member, tail, places, members, ats, payloads, live, ranks, heads, wanted, rank, *rest = found
-        number, position, until, writer, at, payload = rest
+        now, epoch, member, tail, places, members, ats, payloads, live, heads = found
         if member is None:
             return None
         columns = zip(places or (), members or (), ats or (), payloads or (), strict=True)
-        state = None
-        if payload is not None:
-            state = StoredState(number, position, until, writer, rank, at, bytes(payload))
         queued = {each: bytes(head) for each, head in zip(live, heads, strict=True) if head}
         entries = [Stored(place, each, stated, bytes(content)) for place, each, stated, content in columns]
-        present = dict(zip(live, ranks, strict=True))
-        return Answer(now, epoch, member, tail, entries, queued, present, state, wanted, rank or 0)
+        return Answer(now, epoch, member, tail, entries, queued, live)
     except (ValueError, TypeError) as error:
         raise CorruptLog(f"its content is not that of a log ({error})") from None
 

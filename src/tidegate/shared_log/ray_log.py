@@ -23,22 +23,21 @@ from typing import Any
 
 from tidegate.errors import ConfigurationError
 from tidegate.shared_file import VERSION
-from tidegate.shared_log.carrier import FULL, MAX_MEMBERS, NoConnection, Unshared
+from tidegate.shared_log.carrier import MAX_MEMBERS, NoConnection, Unshared
 from tidegate.shared_log.store_carrier import EXPIRY_SECONDS, GONE_AFTER_SECONDS, StoreCarrier
-from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Limits, Stored, StoredState
+from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Limits, Stored
 
 LOOK_SECONDS = 60.0
 """Seconds between two searches for logs that no process uses. Derived: a tenth of `EXPIRY_SECONDS`."""
 
 
 class TableMember:
-    """One live member of a log: its last beat, its rank, and the number of the last record that it stored."""
+    """One live member of a log: its last beat, its head, and the number of the last record that it stored."""
 
-    __slots__ = ("beat", "head", "rank", "stored")
+    __slots__ = ("beat", "head", "stored")
 
-    def __init__(self, beat: float, rank: int) -> None:
+    def __init__(self, beat: float) -> None:
         self.beat = beat
-        self.rank = rank
         self.stored = 0
         self.head = b""
 
@@ -53,9 +52,6 @@ class TableLog:
         self.tail = 0
         self.last_number = 0
         self.members: dict[int, TableMember] = {}
-        self.state: StoredState | None = None
-        self.states = 0
-        self.wanted = False
         self.last_at = -math.inf
 
     def exchange(self, ask: Ask, now: float) -> Answer | None:
@@ -75,20 +71,13 @@ class TableLog:
             return None
         else:
             self.last_number = number = self.last_number + 1
-            self.members[number] = TableMember(now, ask.rank if self.members else FULL)
+            self.members[number] = TableMember(now)
             cursor = self.tail
-        others = len(self.members) > 1
-        if not others:
-            self.state, self.wanted = None, False
-        state, cursor = self._state_for(ask, cursor) if others or cursor < self.base else (None, cursor)
-        if others and self.tail - (self.state.position if self.state is not None else 0) > KEPT_ENTRIES / 2:
-            self.wanted = True
         return Answer(
             now, self.epoch, number, self.tail,
             list(islice(reversed(self.entries), self.tail - max(cursor, self.base)))[::-1],
             {each: found.head for each, found in self.members.items() if found.head},
-            {each: found.rank for each, found in self.members.items()},
-            state, self.wanted, self.state.rank if self.state is not None else 0,
+            [*self.members],
         )  # fmt: skip
 
     def _store(self, member: TableMember, ask: Ask, now: float) -> None:
@@ -97,23 +86,7 @@ class TableLog:
             if number > member.stored:
                 self._append(ask.member, at, payload)
                 member.stored = number
-        member.beat, member.rank, member.head = now, ask.rank, ask.head
-        if ask.state is not None:
-            position, at, payload = ask.state
-            self.states += 1
-            self.state = StoredState(self.states, position, self.tail, ask.member, ask.rank, at, payload)
-            self.wanted = False
-
-    def _state_for(self, ask: Ask, cursor: int) -> tuple[StoredState | None, int]:
-        """Return the state for a member that needs one, and the place from which it continues to read."""
-        if cursor >= self.base and ask.state_since == math.inf:
-            return None, cursor
-        state, since = self.state, ask.state_since if ask.state_since != math.inf else -math.inf
-        if state is None or state.position < self.base or state.at < since:
-            self.wanted = True
-        elif state.number != ask.known_state:
-            return state, state.position
-        return None, cursor
+        member.beat, member.head = now, ask.head
 
     def _remove(self, number: int, now: float) -> None:
         """End a member: an entry without a payload says so, at one place of the order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import secrets
 import time
@@ -18,7 +17,7 @@ from tidegate.shared_log.store_carrier import (
     StoreCarrier,
     shown,
 )
-from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Stored, StoredState
+from tidegate.shared_log.store_log import KEPT_ENTRIES, Answer, Ask, Stored
 
 PROTOCOL = f"v{VERSION}"
 """Version of the script, the keys and the payloads; any change of these raises the version of all shared files."""
@@ -27,7 +26,7 @@ TRIMMED_ENTRIES = 256
 """Entries by which a log exceeds its bound before it is trimmed. Chosen: a sixteenth."""
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-"""Bytes of an answer. Derived: four times the largest state beside a log whose records have 220 bytes each."""
+"""Bytes of an answer. Derived: fifty of the largest states beside a log whose records have 220 bytes each."""
 
 LARGE_COLLECTION = re.compile(rb"\r\n[*~>%|]\d{6}")
 """Announcement of 100,000 elements or more, which a log never has. Hiredis allocates them before they come."""
@@ -36,7 +35,7 @@ ANNOUNCEMENT_BYTES = 9
 """Bytes that `LARGE_COLLECTION` matches."""
 
 SCRIPT = """
-local log, meta, members, heads, state = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local log, meta, members, heads = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local time = redis.call('TIME')
 local now = string.format('%.6f', tonumber(time[1]) + tonumber(time[2]) / 1e6)
 local member, cursor = tonumber(ARGV[1]), tonumber(ARGV[3])
@@ -45,9 +44,9 @@ if epoch and epoch == ARGV[2] and cursor > tonumber(redis.call('HGET', meta, 'ba
   epoch = false -- the server has evicted entries that this member has read
 end
 if not epoch then
-  epoch = ARGV[13]
-  redis.call('DEL', log, members, heads, state)
-  redis.call('HSET', meta, 'epoch', epoch, 'base', 0, 'next', 0, 'number', 0)
+  epoch = ARGV[7]
+  redis.call('DEL', log, members, heads)
+  redis.call('HSET', meta, 'epoch', epoch, 'base', 0, 'next', 0)
 end
 local function leave(one)
   redis.call('HDEL', members, one)
@@ -56,69 +55,40 @@ local function leave(one)
 end
 local live = redis.call('HGETALL', members)
 for i = 1, #live, 2 do
-  if tonumber(now) - tonumber(string.match(live[i + 1], '^%S+')) > tonumber(ARGV[14]) then leave(live[i]) end
+  if tonumber(now) - tonumber(string.match(live[i + 1], '^%S+')) > tonumber(ARGV[8]) then leave(live[i]) end
 end
 local known = member > 0 and epoch == ARGV[2] and redis.call('HGET', members, member)
-if ARGV[7] == '1' then
+if ARGV[6] == '1' then
   if known then leave(member) end
   return {now}
 end
 local base = tonumber(redis.call('HGET', meta, 'base'))
 if known then
   local stored = tonumber(string.match(known, '%S+$'))
-  local first = tonumber(ARGV[5])
-  for i = 19, #ARGV do
-    if first + i - 19 > stored then redis.call('RPUSH', log, member .. ' ' .. ARGV[i]) end
+  local first = tonumber(ARGV[4])
+  for i = 13, #ARGV do
+    if first + i - 13 > stored then redis.call('RPUSH', log, member .. ' ' .. ARGV[i]) end
   end
-  stored = math.max(stored, first + #ARGV - 19)
-  redis.call('HSET', members, member, now .. ' ' .. ARGV[4] .. ' ' .. stored)
-  if ARGV[6] == '' then redis.call('HDEL', heads, member) else redis.call('HSET', heads, member, ARGV[6]) end
+  stored = math.max(stored, first + #ARGV - 13)
+  redis.call('HSET', members, member, now .. ' ' .. stored)
+  if ARGV[5] == '' then redis.call('HDEL', heads, member) else redis.call('HSET', heads, member, ARGV[5]) end
 else
-  if redis.call('HLEN', members) >= tonumber(ARGV[15]) then return {now, 'full'} end
-  local rank = ARGV[4]
-  if redis.call('HLEN', members) == 0 then rank = '2' end
+  if redis.call('HLEN', members) >= tonumber(ARGV[9]) then return {now, 'full'} end
   member = redis.call('HINCRBY', meta, 'next', 1)
-  redis.call('HSET', members, member, now .. ' ' .. rank .. ' 0')
+  redis.call('HSET', members, member, now .. ' 0')
   cursor = base + redis.call('LLEN', log)
 end
 local tail = base + redis.call('LLEN', log)
-if known and ARGV[12] ~= '' then
-  redis.call('SET', state, ARGV[12])
-  redis.call('HINCRBY', meta, 'number', 1)
-  redis.call('HSET', meta, 'position', ARGV[10], 'until', tail, 'writer', member, 'rank', ARGV[4], 'at', ARGV[11])
-  redis.call('HDEL', meta, 'wanted')
-end
-if redis.call('HLEN', members) == 1 then
-  redis.call('HDEL', meta, 'position', 'rank', 'wanted')
-  redis.call('DEL', state)
-end
-local over = tail - base - tonumber(ARGV[16])
-if over > tonumber(ARGV[17]) then
+local over = tail - base - tonumber(ARGV[10])
+if over > tonumber(ARGV[11]) then
   redis.call('LTRIM', log, over, -1)
   base = base + over
   redis.call('HSET', meta, 'base', base)
 end
-local position = tonumber(redis.call('HGET', meta, 'position') or -1)
-local payload = ''
-if cursor < base or (ARGV[9] ~= '' and redis.call('HLEN', members) > 1) then
-  local since = tonumber(ARGV[9] ~= '' and ARGV[9] or 0)
-  if position >= base and tonumber(redis.call('HGET', meta, 'at') or 0) >= since then
-    if redis.call('HGET', meta, 'number') ~= ARGV[8] then
-      payload = redis.call('GET', state) or ''
-      if payload == '' then redis.call('HSET', meta, 'wanted', 1) else cursor = position end
-    end
-  else
-    redis.call('HSET', meta, 'wanted', 1)
-  end
-end
-if redis.call('HLEN', members) > 1 and tail - math.max(position, 0) > tonumber(ARGV[16]) / 2 then
-  redis.call('HSET', meta, 'wanted', 1)
-end
 cursor = math.max(cursor, base)
 local entries = redis.call('LRANGE', log, cursor - base, -1)
-for i = 1, #KEYS do redis.call('EXPIRE', KEYS[i], ARGV[18]) end
-return {now, epoch, member, tail, cursor, entries, redis.call('HGETALL', heads), redis.call('HGETALL', members),
-  redis.call('HMGET', meta, 'wanted', 'rank', 'number', 'position', 'until', 'writer', 'at'), payload}
+for i = 1, #KEYS do redis.call('EXPIRE', KEYS[i], ARGV[12]) end
+return {now, epoch, member, tail, cursor, entries, redis.call('HGETALL', heads), redis.call('HKEYS', members)}
 """
 
 
@@ -197,15 +167,12 @@ class RedisStore:
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
         tag = f"{{tidegate:{PROTOCOL}:{name.hex()}}}"
-        position, at, payload = ask.state or (0, 0.0, b"")
-        since = since_of(ask)
         records = [b"%.6f " % at + payload for at, payload in ask.records]
         try:
             found = self._script(
-                keys=[f"{tag}:{each}" for each in ("log", "meta", "members", "heads", "state")],
+                keys=[f"{tag}:{each}" for each in ("log", "meta", "members", "heads")],
                 args=[
-                    ask.member, ask.epoch, ask.cursor, ask.rank, ask.sequence, ask.head, int(ask.leaves),
-                    ask.known_state, "" if since is None else since, position, at, payload, secrets.token_hex(8),
+                    ask.member, ask.epoch, ask.cursor, ask.sequence, ask.head, int(ask.leaves), secrets.token_hex(8),
                     GONE_AFTER_SECONDS, MAX_MEMBERS, KEPT_ENTRIES, TRIMMED_ENTRIES, EXPIRY_SECONDS, *records,
                 ],
             )  # fmt: skip
@@ -229,27 +196,13 @@ def is_about_content(error: str) -> bool:
     return code == "WRONGTYPE" or ("user_script" in error and not code.isupper())
 
 
-def since_of(ask: Ask) -> float | None:
-    """Return the instant of the oldest state that a member can use, in the server's seconds; None where it has one."""
-    return None if ask.state_since == math.inf else max(0.0, ask.state_since)
-
-
 def _answer(found: list[Any]) -> Answer:
     """Return the server's words as an answer; raise `CorruptLog` where they are none of this script."""
     try:
-        now, epoch, member, tail, first, entries, heads, members, meta, payload = found
+        now, epoch, member, tail, first, entries, heads, members = found
         stored = [_entry(first + place, each) for place, each in enumerate(entries)]
-        wanted, rank, number, position, until, writer, at = meta
-        state = None
-        if payload:
-            state = StoredState(
-                int(number), int(position), int(until), int(writer), int(rank), float(at), bytes(payload)
-            )
-        ranks = {int(each): int(value.split()[1]) for each, value in zip(members[::2], members[1::2], strict=True)}
         queued = {int(each): bytes(value) for each, value in zip(heads[::2], heads[1::2], strict=True)}
-        return Answer(
-            float(now), epoch.decode(), member, tail, stored, queued, ranks, state, bool(wanted), int(rank or 0)
-        )
+        return Answer(float(now), epoch.decode(), member, tail, stored, queued, [*map(int, members)])
     except (ValueError, TypeError, IndexError, AttributeError) as error:
         raise CorruptLog(f"its content is not that of a log ({error})") from None
 

@@ -43,7 +43,7 @@ class LogServer(Protocol):
         """Append, beat and read in one round trip;
 
         None where this member left, or where the log has too many members. The answer has all entries since
-        `ask.cursor`, or since the position of its state.
+        `ask.cursor`, or since the oldest one that is kept.
         Any error of the client may leave it; `Unshared` means that this log alone cannot be shared.
         """
 

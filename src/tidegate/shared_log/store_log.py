@@ -4,12 +4,10 @@ Theory of operation. `leave` puts records into an outbox, and `enter` takes entr
 `store_carrier` exchanges both with the server in one round trip. Two members may decide at the same time, before they
 see each other's records: their heads are ordered by arithmetic, so they do not take the same unit.
 
-The order of entries is that of the server. A checkpoint therefore names its writer: it includes all entries before a
-position, and those of its writer up to a later one.
+The order of entries is that of the server.
 
 While the server is away nothing is kept for it: an event that arrives late would be taken for news. After the return
-each member announces its attempts in flight. One that was not away writes its state, or the last one that returns; the
-others load it, so that all have one state again.
+each member announces its attempts in flight, and asks the others for their state.
 """
 
 from __future__ import annotations
@@ -21,12 +19,7 @@ from typing import NamedTuple
 
 from tidegate.shared_log.carrier import (
     ALONE,
-    BEGUN,
     ENDED,
-    FULL,
-    MAX_STATE_BYTES,
-    PENDING,
-    Checkpoint,
     CorruptLog,
     Entry,
     Head,
@@ -67,39 +60,23 @@ class Stored(NamedTuple):
     payload: bytes
 
 
-class StoredState(NamedTuple):
-    """A checkpoint of the server: all entries before `position`, and those of `writer` before `until`."""
-
-    number: int
-    position: int
-    until: int
-    writer: int
-    rank: int
-    at: float
-    payload: bytes
-
-
 class Ask(NamedTuple):
-    """One exchange. `member` is 0 for a joiner; `sequence` numbers the first record, so that none is stored twice.
-
-    `state_since` asks for a state that was written then or later, in the server's seconds; it is infinity for none.
-    """
+    """One exchange. `member` is 0 for a joiner; `sequence` numbers the first record, so that none is stored twice."""
 
     member: int
     epoch: str
     cursor: int
-    rank: int
     sequence: int
     records: Sequence[tuple[float, bytes]]
     head: bytes
-    state_since: float
-    known_state: int
-    state: tuple[int, float, bytes] | None
     leaves: bool = False
 
 
 class Answer(NamedTuple):
-    """The server's part of an exchange. `member` is another one than asked with where this member was not known."""
+    """The server's part of an exchange. `member` is another one than asked with where this member was not known.
+
+    `members` are the numbers of the live members.
+    """
 
     now: float
     epoch: str
@@ -107,25 +84,18 @@ class Answer(NamedTuple):
     tail: int
     entries: Sequence[Stored]
     heads: Mapping[int, bytes]
-    ranks: Mapping[int, int]
-    state: StoredState | None
-    wanted: bool
-    state_rank: int
+    members: Sequence[int]
 
 
 def checked(answer: Answer) -> Answer:
     """Return an answer that the steps of calls can read; raise `CorruptLog`: others may write to the server."""
-    numbers: list[object] = [answer.member, answer.tail, answer.state_rank, *answer.ranks, *answer.ranks.values()]
+    numbers: list[object] = [answer.member, answer.tail, *answer.members]
     instants: list[object] = [answer.now]
     contents: list[object] = []
     for entry in answer.entries:
         numbers += entry.place, entry.member
         instants.append(entry.at)
         contents.append(entry.payload)
-    if answer.state is not None:
-        numbers += answer.state[:5]
-        instants.append(answer.state.at)
-        contents.append(answer.state.payload)
     if not (
         isinstance(answer.epoch, str)
         and all(isinstance(each, int) and each >= 0 for each in numbers)
@@ -133,10 +103,6 @@ def checked(answer: Answer) -> Answer:
         and all(isinstance(each, bytes) for each in contents)
     ):
         raise CorruptLog("its content is not that of a log")
-    if answer.state is not None and (
-        len(answer.state.payload) > MAX_STATE_BYTES or answer.state.rank not in (BEGUN, FULL)
-    ):
-        raise CorruptLog("its checkpoint is not sound")
     for member, packed in answer.heads.items():
         if not isinstance(member, int) or not isinstance(packed, bytes):
             raise CorruptLog("a head is not that of a member")
@@ -181,21 +147,15 @@ class StoreLog:
         self._lock = threading.RLock()
         self._wake, self._forget = wake, forget
         self._joined_at, self.joins_until = now, now + max(JOIN_WAIT_SECONDS, self._limits.join)
-        self._epoch, self._rank, self._number = "", PENDING, 0
-        self._received = self._consumed = 0
+        self._epoch, self._number = "", 0
+        self._received = 0
         self._sequence, self._sent = 1, 0
         self._outbox: list[Record] = []
         self._inbox: list[Stored] = []
         self._heads: Mapping[int, bytes] = {}
-        self._ranks: Mapping[int, int] = {}
-        self._state: StoredState | None = None
-        self._known_state = 0
+        self._live: Sequence[int] = ()
         self._own_head: Head | None = None
-        self._own_state: tuple[int, float, bytes] | None = None
-        self._included = 0
-        self._is_asked = False
         self._away = self._returned = False
-        self._state_since = -math.inf
         self._offset = 0.0
         self._heard_at = now
         self._last_at = -math.inf
@@ -204,22 +164,20 @@ class StoreLog:
 
     @property
     def sole(self) -> bool:
-        return self._number != 0 and len(self._ranks) == 1 and self._rank == FULL
+        return self._number != 0 and len(self._live) == 1
 
     def due_at(self) -> float:
         """Return the instant of the next exchange; the carrier's thread asks."""
         with self._lock:
             if not self._number:
                 return self._asked_at
-            if self._outbox or self._own_state:
+            if self._outbox:
                 return self._asked_at + HEAD_EXCHANGE_SECONDS
             if not self._woken:
                 return self._asked_at + BEAT_SECONDS
             if self.sole:
                 return self._asked_at + SOLE_EXCHANGE_SECONDS
-            return self._asked_at + (
-                HEAD_EXCHANGE_SECONDS if self._own_head or self._rank != FULL else STEP_EXCHANGE_SECONDS
-            )
+            return self._asked_at + (HEAD_EXCHANGE_SECONDS if self._own_head else STEP_EXCHANGE_SECONDS)
 
     def is_alone(self, now: float) -> bool:
         """Return False: each step asks the carrier's thread for news."""
@@ -231,67 +189,39 @@ class StoreLog:
         with self._lock:
             self._woken = True
             self._wake()
-            members = max(1, len(self._ranks))
+            members = max(1, len(self._live))
             if self._away or (
                 self._asking and now - self._asked_at > 2 * max(JOIN_WAIT_SECONDS, self._limits.exchange)
             ):
-                self._lose(now)
+                self._lose()
                 return Step(members=members, away=True)
-            early = self._joined_at <= now < self.joins_until
             if not self._number:
-                return None if early else Step(members=members, away=True)
-            if self._rank == PENDING and self._state is None:
-                if early:
-                    return None
-                self._rank = BEGUN
-            if self._rank != FULL and self._state is None and self._leads():
-                self._rank = FULL
+                return None if self._joined_at <= now < self.joins_until else Step(members=members, away=True)
             if self.sole and not self._inbox and not self._returned:
                 return ALONE
             self.member = self._number
             return self._step(members)
 
     def _step(self, members: int) -> Step:
-        checkpoint, state = None, self._state
-        if state is not None:
-            self._rank, self._state = (FULL if state.rank == FULL else BEGUN), None
-            self._known_state, self._consumed = state.number, state.position
-            self._last_at = state.at
-            checkpoint = Checkpoint(state.at - self._offset, state.payload)
         entries = []
         for each in self._inbox:
-            written = state is not None and each.member == state.writer and each.place < state.until
-            if each.member == self._number or each.place < self._consumed or written:
-                continue
-            self._last_at = max(self._last_at, each.at)
-            entries.append(Entry(each.member, self._last_at - self._offset, each.payload))
+            if each.member != self._number:
+                self._last_at = max(self._last_at, each.at)
+                entries.append(Entry(each.member, self._last_at - self._offset, each.payload, each.place))
         self._inbox.clear()
-        self._consumed = self._received
-        gone = [each.member for each in entries if not each.payload]
         heads = [unpacked_head(member, head) for member, head in self._heads.items() if member != self._number]
         heads = [each._replace(served_at=each.served_at - self._offset) for each in heads]
-        asked = self._is_asked and self._rank != PENDING and members > 1
         returned, self._returned = self._returned, False
-        return Step(entries, heads, gone, checkpoint, members, asked, returned=returned, heard_at=self._heard_at)
+        return Step(entries, heads, members, self._received, returned=returned, heard_at=self._heard_at)
 
-    def _leads(self) -> bool:
-        """Return whether this member's state becomes the whole one: no other has it, and its number is the lowest.
-
-        Members that return at the same time must not each keep a separate state.
-        """
-        others = [(member, rank) for member, rank in self._ranks.items() if member != self._number]
-        return all(rank != FULL and member > self._number for member, rank in others)
-
-    def _lose(self, now: float) -> None:
+    def _lose(self) -> None:
         """Forget what was not exchanged in time: this member and the others announce their attempts again."""
-        if not self._returned and self._number:
-            self._state_since = now + self._offset
         self._returned = True
         self._outbox.clear()
         self._inbox.clear()
-        self._own_state, self._own_head = None, None
+        self._own_head = None
 
-    def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
+    def leave(self, records: Sequence[Record], head: Head | None) -> None:
         """Give the thread the records; while the server is away, drop them."""
         if self.ended or self._closed:
             return
@@ -301,31 +231,16 @@ class StoreLog:
                 return
             self._outbox += records[: max(0, KEPT_ENTRIES - len(self._outbox))]
             self._own_head = head
-            if checkpoint is not None and len(checkpoint.payload) <= MAX_STATE_BYTES:
-                self._own_state = self._consumed, checkpoint.at, checkpoint.payload
-                self._included = self._sequence + len(self._outbox)
-                self._is_asked = False
-            elif checkpoint is not None:
-                self.ended = f"its state of {len(checkpoint.payload)} bytes is larger than a checkpoint"
             self._wake()
 
     def ask(self, now: float, leaves: bool = False) -> Ask:
         with self._lock:
             self._asked_at, self._woken, self._asking = now, False, True
-            state = self._own_state
             self._sent = len(self._outbox) if self._number else 0
-            if state is not None:
-                # A checkpoint includes no record of a later step, so these go with the next exchange.
-                self._sent = min(self._sent, self._included - self._sequence)
             records = [(each.at + self._offset, each.payload) for each in self._outbox[: self._sent]]
-            if state is not None:
-                state = state[0], state[1] + self._offset, state[2]
             own = self._own_head
             head = b"" if own is None else packed_head(own._replace(served_at=own.served_at + self._offset))
-            return Ask(
-                self._number, self._epoch, self._received, self._rank, self._sequence, records, head,
-                self._state_since if self._rank != FULL else math.inf, self._known_state, state, leaves,
-            )  # fmt: skip
+            return Ask(self._number, self._epoch, self._received, self._sequence, records, head, leaves)
 
     def answered(self, ask: Ask, answer: Answer, offset: float) -> None:
         with self._lock:
@@ -334,46 +249,33 @@ class StoreLog:
             same = (answer.member, answer.epoch) == (ask.member, ask.epoch)
             if not ask.member:
                 self._epoch, self._number = answer.epoch, answer.member
-                self._received = self._consumed = answer.tail
+                self._received = answer.tail
                 # From now on only a state is waited for.
                 self._joined_at = self._asked_at
                 self.joins_until = self._asked_at + max(JOIN_WAIT_SECONDS, self._limits.exchange)
-                if len(answer.ranks) == 1:
-                    self._rank = FULL
             elif not same:
                 # The others took this member for dead, or the server lost everything: then its log begins again.
-                self._lose(self._asked_at)
-                if answer.epoch != ask.epoch:
-                    self._received = self._consumed = 0
+                self._lose()
+                # What was said in the absence is not read: the others' state has it.
+                self._received = answer.tail if answer.epoch == ask.epoch else 0
                 self._epoch, self._number = answer.epoch, answer.member
-                self._sequence, self._known_state = 1, 0
+                self._sequence = 1
             else:
                 self._sequence += self._sent
                 del self._outbox[: self._sent]
-                if ask.state is not None:
-                    self._own_state = None
             self._sent = 0
-            self._heads, self._ranks = answer.heads, answer.ranks
-            if self._returned and ask.member:
-                # The ranks of others are those before their return, until their second exchange.
-                self._rank = FULL if self._leads() else BEGUN
+            self._heads, self._live = answer.heads, answer.members
             if same:
                 self._take_entries(ask, answer)
-            self._is_asked = self._own_state is None and (
-                answer.wanted or (self._rank == FULL and answer.state_rank != FULL)
-            )
 
     def _take_entries(self, ask: Ask, answer: Answer) -> None:
-        state, entries = answer.state, answer.entries
-        lapped = entries and entries[0].place > ask.cursor
+        entries = answer.entries
+        if entries and entries[0].place > ask.cursor:
+            # The server has removed entries that this member has not read.
+            self._lose()
         if self._returned:
             entries = [each for each in entries if each.at >= answer.now - STALE_EVENT_SECONDS]
-        if state is not None and (lapped or state.position > ask.cursor or self._rank < state.rank):
-            self._state, self._inbox = state, list(entries)
-        else:
-            self._inbox += [each for each in entries if each.place >= ask.cursor]
-            if lapped:
-                self._rank = min(self._rank, BEGUN)
+        self._inbox += [each for each in entries if each.place >= ask.cursor]
         self._received = answer.tail
 
     def failed(self) -> None:
@@ -381,7 +283,7 @@ class StoreLog:
             # The server may have stored what was sent: its numbers are used up.
             self._sequence += self._sent
             self._away, self._asking, self._sent = True, False, 0
-            self._lose(self._asked_at)
+            self._lose()
 
     def end(self, reason: str) -> None:
         self.ended = reason
