@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tidegate.core.pacer_phases import HOLD_CALLS_PER_REFUSAL, natural_wait
+from tidegate.core.pacer_phases import HOLD_CALLS_PER_REFUSAL, SAME_RATE_SHARE, natural_wait
 from tidegate.core.values import INFINITY
 
 REMEMBERED_BOUNDARIES = 12
@@ -43,10 +43,6 @@ small part of it."""
 MAX_EARLY_REFUSALS = 4
 """Refusals amid a window after which the model is given up. Measured: with 1, refusals that count against a moving
 window cost `counted-refusals` 1.35 of the ideal instead of 1.31."""
-
-ALIKE_WINDOWS_SHARE = 0.12
-"""Share by which the calls of two windows may differ. A bucket within it is refuted by the first call that no window
-explains."""
 
 TRIAL_PERIOD_SHARE = 0.5
 """Share of the period after which the attempt goes that looks for a shorter one. Chosen: halving gains most where it is
@@ -161,8 +157,8 @@ class HiddenWindow:
         return True
 
     def alike(self, admitted: int) -> bool:
-        """Return whether a window of so many calls may have the size of the one before."""
-        return self.size > 0 and abs(admitted - self.size) <= max(1.0, ALIKE_WINDOWS_SHARE * self.size)
+        """Return whether a window of so many calls has the rate of the one before."""
+        return self.size > 0 and abs(admitted - self.size) <= max(1.0, SAME_RATE_SHARE * self.size)
 
     def settle(self, admitted: int) -> bool:
         """Return whether a window was refused after as many calls as the one before; then the model holds."""
@@ -187,7 +183,7 @@ class HiddenWindow:
         self.admitted -= 1
         if self._calls:
             self._calls.pop()
-        if self.admitted >= (1.0 - ALIKE_WINDOWS_SHARE) * self.size - 1.0:
+        if self.admitted >= (1.0 - SAME_RATE_SHARE) * self.size - 1.0:
             self.size = max(1, self.admitted)
             return self.wait(now, refused=True), True
         if self._former is not None:
@@ -305,7 +301,7 @@ class HiddenWindow:
             return False
         number, low, high = self._begun[-1]
         by = max(self._low, min(sent_at, self._high)) if self._told else sent_at
-        if len(self._begun) > 2 and self._low - high > (1.0 + ALIKE_WINDOWS_SHARE) * self._most:
+        if len(self._begun) > 2 and self._low - high > (1.0 + SAME_RATE_SHARE) * self._most:
             # Two periods agree, so something else put this boundary off.
             self._begun.clear()
         else:
