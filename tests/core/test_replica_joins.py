@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tests.core.replica_play import BEGINS, plain, replica_of
-from tidegate.core.replica import STATE, STATE_BURST_SECONDS, STATE_BYTES_PER_SECOND, STATE_HEAD, Replica
+from tidegate.core.replica import STATE, STATE_HEAD, Replica
 from tidegate.core.values import Cost
 
 Entries = list[tuple[int, float, bytes]]
@@ -177,7 +177,9 @@ def test_states_do_not_push_other_entries_out_of_a_log_however_many_join() -> No
         log.hear(one)
         if log.answer(one):
             answers.append(len(log.entries[-1][2]))
-    assert sum(answers[:-1]) <= STATE_BURST_SECONDS * STATE_BYTES_PER_SECOND < sum(answers)
+    # Half of what a host's log keeps.
+    assert sum(answers) < 256 * 1024
+    assert len(answers) > 1
     log.now += 1.0
     # One answer is for all who have asked.
     assert log.answer(one)

@@ -46,12 +46,9 @@ STATE_HEAD = struct.Struct("<qqq")
 """The place before which its writer has read all entries, the place from which on that state was heard, and the member
 that heard it first."""
 
-STATE_BYTES_PER_SECOND = 128 * 1024
-"""Bytes of states that members append in a second, in the long run, so that other members read them before a host's
-log, which keeps four times as much, removes them."""
-
-STATE_BURST_SECONDS = 1.0
-"""Seconds of that rate by which members may be ahead of it. Derived: with one more state it is half of that log."""
+STATE_SECONDS = 1.0
+"""Seconds in which members append one state of the largest size, in the long run, and by which they may be ahead of
+it. Derived: other members read each second, and two such states are half of what a host's log keeps."""
 
 RECENT_ENTRIES = 256
 """Entries kept for an answer that does not include them. Derived: those of a thousand a second in the longest exchange
@@ -119,7 +116,7 @@ class Replica(LogMembership):
 
     def answer(self, place: int, now: float) -> bytes | None:
         """Return the state for the members that ask, if there are any; the entries before `place` are in it."""
-        if self.asked < 0 or now < self.stated_until - STATE_BURST_SECONDS:
+        if self.asked < 0 or now < self.stated_until - STATE_SECONDS:
             return None
         self.asked = -1
         state = self.dump(now)
@@ -151,7 +148,7 @@ class Replica(LogMembership):
         return True
 
     def _note_state(self, size: int, at: float) -> None:
-        self.stated_until = max(self.stated_until, at) + size / STATE_BYTES_PER_SECOND
+        self.stated_until = max(self.stated_until, at) + STATE_SECONDS * size / checkpoint.MAX_CHECKPOINT_BYTES
 
     def apply(self, member: int, at: float, event: ReplicaEvent) -> None:
         """Apply an event to the state, but not to the own counters."""
