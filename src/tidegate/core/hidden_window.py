@@ -29,16 +29,13 @@ from tidegate.core.pacer_phases import HOLD_CALLS_PER_REFUSAL, SAME_RATE_SHARE, 
 from tidegate.core.values import INFINITY
 
 REMEMBERED_BOUNDARIES = 12
-"""Boundaries that are kept: more of them narrow the period of a fixed window further."""
+"""Boundaries that are kept: more of them narrow the period of a fixed window further. After as many periods without one
+the model is given up: the first calls of a fixed window may have seen a small part of it."""
 
 WORTHWHILE_REFUSALS = 2.0
 """Refusals that an attempt in the middle of an interval may cost on average, for the time of one call of a window. Such
 an attempt is refused half the time; else the window begins earlier by a quarter of the interval. As many windows are
 expected as were seen. Measured: 1 costs 0.004 refusals a call for 0.5 % of the time."""
-
-LOST_PERIODS = 16.0
-"""Periods after the last boundary at which the model is given up: the first calls of a fixed window may have seen a
-small part of it."""
 
 MAX_EARLY_REFUSALS = 4
 """Refusals amid a window after which the model is given up. Measured: with 1, refusals that count against a moving
@@ -255,7 +252,7 @@ class HiddenWindow:
         self._high = self._low + natural_wait(min(self._later, max(self._least, since)), since, 0.0)
         self._later *= 2.0
         self._late = True
-        if self._low > self._begun[-1][2] + LOST_PERIODS * max(self._least, self._most):
+        if self._low > self._begun[-1][2] + REMEMBERED_BOUNDARIES * max(self._least, self._most):
             return INFINITY
         return self._next()
 
