@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from bench import network
 from bench.shared import ROWS, SHAPES, run
+from tidegate.testing import Limit
 
 RUNS = [
     ("silent-tokens", 3, 8),
@@ -31,3 +35,14 @@ def test_members_find_a_hidden_limit_though_they_hear_each_other_late(name: str,
 def test_slots_are_no_rate_where_a_test_overtakes_the_attempt_before_it() -> None:
     row = next(each for each in ROWS if each.name == "silent-slots")
     assert run(row, 15, 8, SHAPES[0]).ratio < 1.1
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_slots_are_no_rate_where_first_refusals_overtake_others(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Four processes that start together need longer for their first connections than for any later one.
+    monkeypatch.setattr(network, "SETUP", 0.02)
+    row = next(each for each in ROWS if each.name == "silent-slots")
+    few = row.scenario.replace(limiters=(Limit(kind="slots", limit=16, status=503),))
+    found = run(replace(row, scenario=few, count=800), seed, 4, SHAPES[0], hears=0.002)
+    assert found.lost == 0
+    assert found.ratio < 1.05

@@ -15,7 +15,7 @@ from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import Event, ShareJoined, ShareLost
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Kind, Outcome
+from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.settings import Settings
 from tidegate.shared_file import VERSION
 from tidegate.shared_log.host import HostCarrier
@@ -111,6 +111,21 @@ def test_attempts_in_flight_are_told_again_at_the_return() -> None:
     for permit in mine:
         one.settle(permit, Outcome(Kind.OK))
     assert played.members() == [2, 2]
+
+
+def test_a_key_that_answers_others_is_not_told_as_never_answered(caplog: pytest.LogCaptureFixture) -> None:
+    clock, store = VirtualClock(), MemoryStore()
+    settings = Settings(telemetry=False, status=False)
+    answered, refused = (RateLimitRegistry(settings, clock=clock, carrier=MemoryCarrier(store)) for _ in range(2))
+    permit, _ = answered.try_admit(KEY), refused.try_admit(KEY)
+    assert isinstance(permit, Permit)
+    answered.settle(permit, Outcome(Kind.OK))
+    while refused.snapshot().keys[KEY].refused < 20:
+        clock.advance(1.0)
+        permit = refused.try_admit(KEY)
+        if isinstance(permit, Permit):
+            refused.settle(permit, Outcome(Kind.OVERLOADED, Cause.OVERLOAD))
+    assert "ever answered" not in caplog.text
 
 
 def test_a_process_that_never_reached_the_log_says_so_and_only_later_names_the_minute() -> None:

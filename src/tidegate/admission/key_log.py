@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.rejection import DAY, in_force
-from tidegate.core.snapshot import day_reset, latest_pause
+from tidegate.core.snapshot import day_reset, latest_pause, unanswered
 from tidegate.core.values import INFINITY
-from tidegate.core.wait_text import duration, failure_text, never_answered, wait_text
+from tidegate.core.wait_text import duration, failure_text, wait_text
 
 INFO, WARNING = 20, 30
 """Levels of the standard library's `logging`."""
@@ -54,8 +54,7 @@ class WaitLog:
 
         A call without a limit of its own waits for `max_wait` seconds.
         """
-        counts = admission.counts
-        if not self._told_never and (never := never_answered(counts.answered, counts.refused)):
+        if not self._told_never and (never := unanswered(admission)):
             self._told_never = True
             then = f"a call waits for up to {duration(max_wait)} (TIDEGATE_MAX_WAIT), then gets its refusal"
             return WaitRecord(WARNING, f"has no capacity for this account: {never}; {then}")

@@ -469,7 +469,8 @@ def _explained_by_concurrency(
     if cause is not Cause.CONCURRENCY and permit.in_flight > 1:
         odds = gates.cause.log_odds(now)
         if gates.pacer.active:
-            return new_wave and odds < -PROVEN_LOG_ODDS and limit.cap(gates.cause.slots(now), now)
+            proven = BELIEVED_LOG_ODDS if gates.cause.shows_slots(now) else PROVEN_LOG_ODDS
+            return new_wave and odds < -proven and limit.cap(gates.cause.slots(now), now)
         if new_wave and odds > BELIEVED_LOG_ODDS:
             return False
     # The fate of the youngest attempts is not known yet.
@@ -490,7 +491,9 @@ def _explained_by_concurrency(
     if limit.refused(in_flight, admitted, now, new_wave, grace, confirmed):
         return True
     if cause is not Cause.CONCURRENCY:
-        return False
+        # As many were admitted, but answers on their way may have freed slots.
+        shown = new_wave and permit.in_flight > 1 and gates.cause.shows_slots(now)
+        return shown and limit.cap(gates.cause.slots(now), now)
     if new_wave:
         limit.cut_to(permit.in_flight, now)
     return True

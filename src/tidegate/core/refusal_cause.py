@@ -212,6 +212,15 @@ class RefusalCause:
     def slots_explain(self, now: float) -> bool:
         return self._best_slots(self._known(now), self._overtakers(now))[0] == 0
 
+    def shows_slots(self, now: float) -> bool:
+        """Return whether slots explain all outcomes without a delay, and an admitted call used one of them again.
+
+        The calls of a window that is spent in one burst look like slots, too, until calls go after them.
+        """
+        known = self._known(now)
+        unexplained, number = self._best_slots(known, (), delayed=False)
+        return not unexplained and sum(not each.refused for each in known) > number
+
     def log_odds(self, now: float) -> float:
         """Return the logarithm of the odds that a bucket refused, and not the slots; 0 without a refusal.
 

@@ -28,8 +28,13 @@ def last_failure(admission: AdmissionController, gate: str) -> str:
 
 def cause_of(admission: AdmissionController, gate: str) -> str:
     """Return why `gate` holds the calls of a key, and whether the key ever answered one."""
-    counts = admission.counts
-    return "; ".join(filter(None, (last_failure(admission, gate), never_answered(counts.answered, counts.refused))))
+    return "; ".join(filter(None, (last_failure(admission, gate), unanswered(admission))))
+
+
+def unanswered(admission: AdmissionController) -> str:
+    """Return in words that a key answered no call of any process that shares it; '' where it did."""
+    counts = admission.all_counts
+    return never_answered(counts.answered, counts.refused)
 
 
 @dataclass(frozen=True, slots=True)
