@@ -9,7 +9,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites never-worse limiters docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
+.PHONY: demo programs environments test test-long test-real test-browser test-servers docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites never-worse limiters docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -21,18 +21,31 @@ test: $(ENVS)/test/ready test-openai2 test-aiobotocore
 test-long: $(ENVS)/test/ready
 	TESTS_LONG=1 $(ENVS)/test/bin/python -m pytest -n 4 --dist worksteal
 
-# With servers that are no Python packages. The tests start and stop them on ports of their own.
-test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready test-notebook test-inspect
-	command -v redis-server >/dev/null || (apt-get update -qq && apt-get install -qq -y redis-server)
-	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium)
-	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
-	$(ENVS)/browser/bin/python -m pytest -m real tests/browser
-	$(ENVS)/test/bin/python -m pytest -m real tests/node
+# Programs that pip does not install, by one call of apt: a second call at the same time would fail at its lock.
+PROGRAMS := redis-server chromium npm curl
+programs:
+	missing=; for each in $(PROGRAMS); do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
+	test -z "$$missing" || (apt-get update -qq && apt-get install -qq -y $$missing)
+
+# What `.ci/run` installs. `make -j 3 environments` installs three at a time.
+environments: programs $(ENVS)/lint/ready $(ENVS)/docs/ready $(ENVS)/test/ready $(ENVS)/openai2/ready \
+	$(ENVS)/aiobotocore/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready $(ENVS)/notebook/ready
+
+# With servers that are no Python packages. The tests start and stop them on ports of their own. Those of the browser
+# wait most of the time, so the others run beside them.
+test-real: $(ENVS)/test/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready $(ENVS)/notebook/ready programs
+	$(MAKE) -j 2 --output-sync=target test-browser test-servers
 	$(ENVS)/test/bin/python -m conformance.never_worse --short --lanes 2
 
+test-browser: $(ENVS)/browser/axe/$(AXE) programs
+	$(ENVS)/browser/bin/python -m pytest -m real tests/browser
+
+test-servers: $(ENVS)/node/ready test-notebook test-inspect programs
+	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
+	$(ENVS)/test/bin/python -m pytest -m real tests/node
+
 # The pictures of docs/page.md, from the browser tests.
-docs-shots: $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE)
-	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium)
+docs-shots: $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) programs
 	command -v pngquant >/dev/null || (apt-get update -qq && apt-get install -qq -y pngquant)
 	TIDEGATE_SHOTS=docs/images $(ENVS)/browser/bin/python -m pytest -m real tests/browser/test_shots.py tests/browser/test_experiments.py
 	pngquant --quality 70-95 --speed 1 --strip --force --ext .png docs/images/page-*.png
@@ -158,8 +171,7 @@ $(ENVS)/browser/ready: $(ENVS)/browser/pip constraints.txt
 	touch $@
 
 # axe-core is no Python package. Its licence (MPL-2.0) stays outside the distribution: only the browser tests load it.
-$(ENVS)/browser/axe/$(AXE): | $(ENVS)/browser/ready
-	command -v npm >/dev/null || (apt-get update -qq && apt-get install -qq -y npm)
+$(ENVS)/browser/axe/$(AXE): | $(ENVS)/browser/ready programs
 	npm install --prefix $(@D) --no-save --no-audit --no-fund --loglevel=error axe-core@$(AXE)
 	touch $@
 
@@ -190,8 +202,7 @@ $(ENVS)/lint/ready: $(ENVS)/lint/pip constraints.txt
 	touch $@
 
 # Packages of Node, for programs of Node under a gateway.
-$(ENVS)/node/ready: tests/node/package.json
-	command -v npm >/dev/null || (apt-get update -qq && apt-get install -qq -y npm curl)
+$(ENVS)/node/ready: tests/node/package.json | programs
 	mkdir -p $(ENVS)/node
 	cp tests/node/package.json $(ENVS)/node/
 	cd $(ENVS)/node && npm install --no-audit --no-fund --ignore-scripts --loglevel=error
