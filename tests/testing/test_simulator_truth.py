@@ -99,11 +99,13 @@ def test_an_outage_is_over_when_its_time_has_passed():
     clock = Clock()
     provider, connection, wire = connected(Scenario(), clock)
     provider.accounts.configure({}, outage=5.0, status=503)
-    connection.data_received(request_bytes())
-    clock.now = 4.9
-    connection.data_received(request_bytes())
-    clock.now = 5.0
-    connection.data_received(request_bytes())
+
+    async def call_thrice():
+        for clock.now in (0.0, 4.9, 5.0):
+            connection.data_received(request_bytes())
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+
+    asyncio.run(call_thrice())
     assert re.findall(rb"HTTP/1.1 (\d+)", wire.written) == [b"503", b"503", b"200"]
 
 
@@ -113,7 +115,12 @@ def test_a_client_that_waits_for_leave_to_send_its_body_gets_it():
     split = whole.index(b"\r\n\r\n") + 4
     connection.data_received(whole[:split])
     assert wire.written == b"HTTP/1.1 100 Continue\r\n\r\n"
-    connection.data_received(whole[split:])
+
+    async def send_the_body():
+        connection.data_received(whole[split:])
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+
+    asyncio.run(send_the_body())
     assert provider.accounts.truth().total.answered == 1
 
 

@@ -1,7 +1,6 @@
 """Simulated provider: the endpoint of each path, and the course of each admitted call to its last byte.
 
-A call is admitted or refused once its request is read. Timers delay its answer, not tasks, so a waiting call costs one
-timer.
+A call is admitted or refused once its request is read. A task answers it, and is cancelled if its client leaves.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from tidegate.testing.formats.base import (
 )
 from tidegate.testing.formats.openai import CHAT, EMBEDDINGS, RESPONSES
 from tidegate.testing.scenario import Scenario
+from tidegate.testing.specs import Fault
 from tidegate.testing.wire import Connection, Request
 
 JSON = "application/json"
@@ -45,7 +45,7 @@ JSON = "application/json"
 class LiveCall:
     """Admitted call until its end: answered, broken by its fault, or abandoned by its client."""
 
-    __slots__ = ("_accounts", "_admission", "_at", "_connection", "_headers", "_reply", "_stream", "_timer")
+    __slots__ = ("_accounts", "_admission", "_connection", "_headers", "_produced", "_reply", "_task")
 
     def __init__(
         self,
@@ -54,108 +54,66 @@ class LiveCall:
         admission: AdmittedCall,
         reply: SimulatedReply,
         headers: Headers,
+        content: bytes | SimulatedStream,
     ) -> None:
         self._accounts = accounts
         self._connection = connection
         self._admission = admission
         self._reply = reply
         self._headers = headers
-        self._timer: asyncio.TimerHandle | None = None
-        self._stream: SimulatedStream | None = None
-        self._at = 0
+        self._produced = 0
         connection.on_lost = self._lost
+        self._task = asyncio.get_running_loop().create_task(self._answer(content))
 
-    def whole(self, body: bytes) -> None:
-        """Answer with `body` after the latency and the pace of all tokens."""
-        delay = self._admission.latency + self._admission.token_pace * self._reply.output_tokens
-        fault = self._admission.fault
-        if fault is None:
-            self._later(delay, self._finish_whole, body)
-        else:
-            self._later(delay, self._break_whole)
-
-    def _finish_whole(self, body: bytes) -> None:
-        self._end("answered", self._reply.output_tokens)
-        self._connection.reply(200, self._headers, body, JSON)
-
-    def _break_whole(self) -> None:
-        fault = self._admission.fault
-        self._end("broken", 0)
-        if fault is None or fault.kind == "drop":
-            self._connection.cut()
-        else:
-            self._connection.reply(
-                fault.status, self._headers, dumps(error_body("Injected error", "server_error")), JSON
-            )
-
-    def stream(self, stream: SimulatedStream) -> None:
-        """Stream after the latency, each piece at its share of the tokens' pace."""
-        self._stream = stream
-        fault = self._admission.fault
+    async def _answer(self, content: bytes | SimulatedStream) -> None:
+        """Answer after the latency; a whole body also after the pace of all its tokens."""
+        fault, tokens = self._admission.fault, self._reply.output_tokens
+        pace = self._admission.token_pace * tokens
+        await asyncio.sleep(self._admission.latency + (pace if isinstance(content, bytes) else 0))
         if fault is not None and not fault.kind.startswith("stream"):
-            self._later(self._admission.latency, self._break_whole)
+            self._end("broken")
+            if fault.kind == "drop":
+                self._connection.cut()
+            else:
+                body = dumps(error_body("Injected error", "server_error"))
+                self._connection.reply(fault.status, self._headers, body, JSON)
+        elif isinstance(content, SimulatedStream):
+            await self._stream(content, pace, fault)
         else:
-            self._later(self._admission.latency, self._begin)
+            self._produced = tokens
+            self._end("answered")
+            self._connection.reply(200, self._headers, content, JSON)
 
-    def _begin(self) -> None:
-        assert self._stream is not None
-        self._connection.begin(200, self._headers, self._stream.content_type)
-        if self._admission.token_pace or self._admission.fault:
-            self._connection.write(self._stream.head)
-            self._next_piece()
+    async def _stream(self, stream: SimulatedStream, pace: float, fault: Fault | None) -> None:
+        """Write each piece at its share of the tokens' pace; a fault ends the stream in its middle."""
+        connection, tokens, number = self._connection, self._reply.output_tokens, len(stream.pieces)
+        connection.begin(200, self._headers, stream.content_type)
+        if fault is None and not pace:
+            self._produced = tokens
+            self._end("answered")
+            connection.write(stream.head + b"".join(stream.pieces) + stream.tail)
+            connection.end()
             return
-        stream = self._stream
-        self._end("answered", self._reply.output_tokens)
-        self._connection.write(stream.head + b"".join(stream.pieces) + stream.tail)
-        self._connection.end()
-
-    def _next_piece(self) -> None:
-        assert self._stream is not None
-        pieces, fault = self._stream.pieces, self._admission.fault
-        if fault is not None and self._at >= len(pieces) // 2:
-            self._break_stream(cut=fault.kind == "stream-drop")
-        elif self._at < len(pieces):
-            pace = self._admission.token_pace * self._reply.output_tokens / len(pieces)
-            self._later(pace, self._write_piece)
-        else:
-            self._end("answered", self._reply.output_tokens)
-            self._connection.write(self._stream.tail)
-            self._connection.end()
-
-    def _write_piece(self) -> None:
-        assert self._stream is not None
-        self._connection.write(self._stream.pieces[self._at])
-        self._at += 1
-        self._next_piece()
-
-    def _break_stream(self, *, cut: bool) -> None:
-        assert self._stream is not None
-        self._end("broken", self._produced)
-        if cut:
-            asyncio.get_running_loop().call_soon(self._connection.cut)
+        connection.write(stream.head)
+        for at, piece in enumerate(stream.pieces[: number if fault is None else number // 2], start=1):
+            await asyncio.sleep(pace / number)
+            connection.write(piece)
+            self._produced = tokens * at // number
+        self._end("answered" if fault is None else "broken")
+        if fault is not None and fault.kind == "stream-drop":
+            await asyncio.sleep(0)  # let what was written leave first
+            connection.cut()
             return
-        self._connection.write(self._stream.broken)
-        self._connection.end()
+        connection.write(stream.tail if fault is None else stream.broken)
+        connection.end()
 
-    @property
-    def _produced(self) -> int:
-        pieces = len(self._stream.pieces) if self._stream else 0
-        return self._reply.output_tokens * self._at // pieces if pieces else 0
-
-    def _later(self, delay: float, act: Callable[..., None], *arguments: object) -> None:
-        if delay > 0:
-            self._timer = asyncio.get_running_loop().call_later(delay, act, *arguments)
-        else:
-            act(*arguments)
-
-    def _end(self, how: str, produced: int) -> None:
+    def _end(self, how: str) -> None:
         self._connection.on_lost = None
-        self._accounts.end(self._admission, how, produced)
+        self._accounts.end(self._admission, how, self._produced)
 
     def _lost(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._accounts.end(self._admission, "abandoned", self._produced)
+        self._task.cancel()
+        self._end("abandoned")
 
 
 def error_body(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
@@ -315,17 +273,16 @@ class SimulatedProvider:
             return
         try:
             reply = self._reply(endpoint, question, model, scenario)
-            stream = endpoint.stream(body, reply) if streams and endpoint.stream is not None else None
-            whole = b"" if stream is not None else dumps(endpoint.whole(body, reply))
+            content: bytes | SimulatedStream
+            if streams and endpoint.stream is not None:
+                content = endpoint.stream(body, reply)
+            else:
+                content = dumps(endpoint.whole(body, reply))
         except Exception as error:  # the caller's `answer` may raise anything; its call must not stay in flight
             self.accounts.end(verdict.outcome, "broken", 0)
             _send(connection, 500, error_body(repr(error), "server_error"))
             return
-        live = LiveCall(self.accounts, connection, verdict.outcome, reply, headers)
-        if stream is not None:
-            live.stream(stream)
-        else:
-            live.whole(whole)
+        LiveCall(self.accounts, connection, verdict.outcome, reply, headers, content)
 
     def _counted(self, question: SimulatedQuestion) -> SimulatedQuestion:
         """Return the question with its input in tokens of this provider's models."""

@@ -226,15 +226,20 @@ async def _serve(
         await stopped.wait()
     finally:
         # A connection that is accepted in this moment would stay open: the event loop makes it in a task, and that
-        # fails after the close. So accept no more, let those tasks end, then close.
+        # fails after the close. So accept no more, let those tasks and the calls end, then close.
         for listener in server.sockets:
             with contextlib.suppress(NotImplementedError):
                 loop.remove_reader(listener.fileno())
+        _abort(connections)
         await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
         server.close()
-        for connection in list(connections):
-            connection.abort()
+        _abort(connections)
         await server.wait_closed()
+
+
+def _abort(connections: set[Connection]) -> None:
+    for connection in list(connections):
+        connection.abort()
 
 
 class Simulator(Addresses):
