@@ -13,7 +13,7 @@ from tidegate.testing.dialects import DIALECT_TABLE, Headers, RefusalFacts, told
 from tidegate.testing.formats.anthropic import MESSAGES
 from tidegate.testing.formats.base import SimulatedEndpoint, SimulatedReply, dumps
 from tidegate.testing.formats.openai import CHAT
-from tidegate.testing.server import error_body
+from tidegate.testing.formats.base import error_body
 
 
 class Asking(NamedTuple):

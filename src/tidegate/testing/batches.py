@@ -16,14 +16,14 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.parser import BytesParser
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
-from tidegate.testing.formats.base import Body, dumps
+from tidegate.testing.formats.base import Body, dumps, error_body
 from tidegate.testing.limiters import DAY
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.wire import Request
@@ -36,6 +36,9 @@ LINES = "application/x-jsonl"
 
 AnswerOne = Callable[[str, Body], tuple[int, dict[str, Any]]]
 """Function that answers one request of a batch, by path and body, with a status and a body."""
+
+Facts = Callable[..., dict[str, Any]]
+"""Function that states the facts of an object to a request."""
 
 
 class BatchAnswer(NamedTuple):
@@ -57,7 +60,7 @@ class StoredFile:
     content: bytes
     created: int
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, request: Request) -> dict[str, Any]:
         return {
             "id": self.id, "object": "file", "bytes": len(self.content), "created_at": self.created,
             "expires_at": None, "filename": self.name, "purpose": self.purpose, "status": "processed",
@@ -101,26 +104,63 @@ class BatchApi:
         self._files: dict[str, StoredFile] = {}
         self._batches: dict[str, Batch] = {}
         self._message_batches: dict[str, Batch] = {}
+        self._collections: tuple[tuple[str, dict[str, Any], Callable[..., Any], Facts], ...] = (
+            ("/v1/files", self._files, self._upload, StoredFile.facts),
+            ("/v1/batches", self._batches, self._create, self._openai_facts),
+            ("/v1/messages/batches", self._message_batches, self._create_messages, self._message_facts),
+        )
+        """Path of each collection, its objects, and the functions that make an object and state its facts."""
 
     def handle(self, request: Request) -> BatchAnswer | None:
         path = request.path.removeprefix("/openai")
         if path != request.path and not path.startswith("/v1/"):
             # Azure's paths have no version.
             path = f"/v1{path}"
-        for prefix, serve in (
-            ("/v1/files", self._file),
-            ("/v1/batches", self._batch),
-            ("/v1/messages/batches", self._message_batch),
-        ):
+        for prefix, kept, make, state in self._collections:
             if path == prefix or path.startswith(f"{prefix}/"):
                 name, _, action = path[len(prefix) + 1 :].partition("/")
                 if (refused := self._refused()) is not None:
                     return refused
                 try:
-                    found = serve(request, name, action)
+                    found = self._serve(request, name, action, kept, make, state)
                 except (ValueError, AttributeError, TypeError, KeyError) as error:
-                    return _error(400, str(error))
-                return found or _error(404, f"No such object: {request.method} {path}")
+                    return _answer(400, error_body(str(error)))
+                return found or _answer(404, error_body(f"No such object: {request.method} {path}"))
+        return None
+
+    def _serve(
+        self, request: Request, name: str, action: str, kept: dict[str, Any], make: Callable[..., Any], state: Facts
+    ) -> BatchAnswer | None:
+        """Answer a request to a collection, or to one object of it; None if there is no such object or action."""
+        match request.method, name, action:
+            case "POST", "", "":
+                return _answer(200, state(make(request), request))
+            case "GET", "", "":
+                return _answer(200, _page([state(each, request) for each in reversed(kept.values())], request))
+        found, messages = kept.get(name), kept is self._message_batches
+        match found, request.method, action:
+            case None, _, _:
+                return None
+            case _, "GET", "":
+                return _answer(200, state(found, request))
+            case StoredFile(), "GET", "content":
+                return BatchAnswer(200, found.content, "application/octet-stream")
+            case StoredFile(), "DELETE", "":
+                del kept[name]
+                return _answer(200, {"id": name, "object": "file", "deleted": True})
+            case Batch(), "POST", "cancel":
+                if not self._has_ended(found):
+                    found.cancelled = found.ended = time.time()
+                return _answer(200, state(found, request, cancelling=True))
+            case Batch(), "GET", "results" if messages:
+                if not self._has_ended(found):
+                    return _answer(404, error_body(f"{found.id} has no results yet", "not_found_error"))
+                return BatchAnswer(200, _lines(_message_results(found)), LINES)
+            case Batch(), "DELETE", "" if messages:
+                if not self._has_ended(found):
+                    return _answer(400, error_body(f"{found.id} is still being processed; cancel it first"))
+                del kept[name]
+                return _answer(200, {"id": name, "type": "message_batch_deleted"})
         return None
 
     def _refused(self) -> BatchAnswer | None:
@@ -130,31 +170,9 @@ class BatchApi:
             return None
         if now < self._free_at:
             wait = math.ceil((self._free_at - now) * 1000) / 1000
-            headers = (("retry-after", f"{wait:.3f}"),)
-            return _error(429, "Rate limit of the batch endpoints reached", "rate_limit_error")._replace(
-                headers=headers
-            )
+            refused = _answer(429, error_body("Rate limit of the batch endpoints reached", "rate_limit_error"))
+            return refused._replace(headers=(("retry-after", f"{wait:.3f}"),))
         self._free_at = now + 1 / rate
-        return None
-
-    def _file(self, request: Request, name: str, action: str) -> BatchAnswer | None:
-        match request.method, bool(name), action:
-            case "POST", False, "":
-                stored = self._upload(request)
-                return _json(stored.facts())
-            case "GET", False, "":
-                return _json(_openai_page([each.facts() for each in self._files.values()], request))
-        found = self._files.get(name)
-        if found is None:
-            return None
-        match request.method, action:
-            case "GET", "":
-                return _json(found.facts())
-            case "GET", "content":
-                return BatchAnswer(200, found.content, "application/octet-stream")
-            case "DELETE", "":
-                del self._files[name]
-                return _json({"id": name, "object": "file", "deleted": True})
         return None
 
     def _upload(self, request: Request) -> StoredFile:
@@ -175,24 +193,6 @@ class BatchApi:
         self._files[stored.id] = stored
         return stored
 
-    def _batch(self, request: Request, name: str, action: str) -> BatchAnswer | None:
-        match request.method, bool(name), action:
-            case "POST", False, "":
-                return _json(self._openai_facts(self._create(request)))
-            case "GET", False, "":
-                rows = [self._openai_facts(each) for each in reversed(self._batches.values())]
-                return _json(_openai_page(rows, request))
-        found = self._batches.get(name)
-        if found is None:
-            return None
-        match request.method, action:
-            case "GET", "":
-                return _json(self._openai_facts(found))
-            case "POST", "cancel":
-                self._cancel(found)
-                return _json(self._openai_facts(found, cancelling=True))
-        return None
-
     def _create(self, request: Request) -> Batch:
         body = json.loads(request.body)
         stored = self._files.get(str(body["input_file_id"]))
@@ -205,7 +205,7 @@ class BatchApi:
             "completion_window": str(body.get("completion_window", "24h")),
             "metadata": body.get("metadata"),
         }
-        made = self._begin(self._batches, f"batch_{next(self._numbers):024d}", lines, facts)
+        made = self._begin(self._batches, "batch", lines, facts)
         most = self._scenario().batch_tokens
         if most is not None:
             models = {_model(each) for each in lines}
@@ -214,13 +214,10 @@ class BatchApi:
                 made.failed, made.ended = True, time.time()
         return made
 
-    def _begin(self, kept: dict[str, Batch], name: str, lines: list[Body], facts: dict[str, Any]) -> Batch:
+    def _begin(self, kept: dict[str, Batch], prefix: str, lines: list[Body], facts: dict[str, Any]) -> Batch:
+        name = f"{prefix}_{next(self._numbers):024d}"
         made = kept[name] = Batch(name, lines, time.time(), self._clock() + self._scenario().batch_seconds, facts)
         return made
-
-    def _cancel(self, batch: Batch) -> None:
-        if not self._has_ended(batch):
-            batch.cancelled = batch.ended = time.time()
 
     def _has_ended(self, batch: Batch) -> bool:
         """Return whether a batch has ended, and answer its requests if it ends now."""
@@ -237,32 +234,29 @@ class BatchApi:
 
     def _result(self, batch: Batch, line: Body) -> dict[str, Any]:
         if self._random.random() < self._scenario().batch_failures:
-            error = {"type": "api_error", "message": "Internal server error", "param": None, "code": None}
-            return {**self._unanswered(line), "status": 500, "body": {"type": "error", "error": error}}
+            return {**self._unanswered(line), "status": 500, "body": error_body("Internal server error", "api_error")}
         path, body = batch.facts.get("endpoint", "/v1/messages"), line.get("body", line.get("params"))
         url = str(line.get("url") or path)
         url = url if url.startswith("/v1/") else f"/v1{url}"
         status, answer = self._answer(url, body if isinstance(body, dict) else {})
         return {"custom_id": line.get("custom_id"), "status": status, "body": answer, "number": next(self._numbers)}
 
-    def _openai_facts(self, batch: Batch, cancelling: bool = False) -> dict[str, Any]:
+    def _openai_facts(self, batch: Batch, request: Request, cancelling: bool = False) -> dict[str, Any]:
         ended = self._has_ended(batch)
         good = [each for each in batch.results if each["status"] == 200]
         bad = [each for each in batch.results if each["status"] != 200]
         if good and batch.output is None:
-            batch.output = self._store(f"{batch.id}_output.jsonl", "batch_output", _openai_lines(good))
+            batch.output = self._store(f"{batch.id}_output.jsonl", "batch_output", _lines(map(_openai_line, good)))
         if bad and batch.errors is None:
-            batch.errors = self._store(f"{batch.id}_error.jsonl", "batch_output", _openai_lines(bad))
+            batch.errors = self._store(f"{batch.id}_error.jsonl", "batch_output", _lines(map(_openai_line, bad)))
         is_cancelled = batch.cancelled is not None
-        is_over = batch.failed or is_cancelled or batch.expired
-        word = (
-            "failed" if batch.failed else "cancelled" if is_cancelled else "expired" if batch.expired else "completed"
-        )
-        status = word if ended else "in_progress"
+        words = {"failed": batch.failed, "cancelled": is_cancelled, "expired": batch.expired, "completed": ended}
+        word = next((word for word, holds in words.items() if ended and holds), "in_progress")
+        is_over = word != "completed"
         created, end = int(batch.created), int(batch.ended) if batch.ended is not None else None
         return {
             "id": batch.id, "object": "batch", **batch.facts, "errors": _queue_full(batch) if batch.failed else None,
-            "status": "cancelling" if cancelling and is_cancelled else status,
+            "status": "cancelling" if cancelling and is_cancelled else word,
             "output_file_id": batch.output.id if batch.output is not None else None,
             "error_file_id": batch.errors.id if batch.errors is not None else None,
             "created_at": created, "in_progress_at": created, "expires_at": created + int(DAY),
@@ -272,40 +266,14 @@ class BatchApi:
             "request_counts": {"total": len(batch.lines), "completed": len(good), "failed": len(bad)},
         }  # fmt: skip
 
-    def _message_batch(self, request: Request, name: str, action: str) -> BatchAnswer | None:
-        kept = self._message_batches
-        match request.method, bool(name), action:
-            case "POST", False, "":
-                lines = json.loads(request.body)["requests"]
-                if not isinstance(lines, list) or not all(isinstance(each, dict) for each in lines):
-                    raise ValueError("requests: a list of objects is required")
-                made = self._begin(kept, f"msgbatch_{next(self._numbers):024d}", lines, {})
-                return _json(self._message_facts(made, request))
-            case "GET", False, "":
-                rows = [self._message_facts(each, request) for each in reversed(kept.values())]
-                return _json(_page(rows, request, "after_id"))
-        found = kept.get(name)
-        if found is None:
-            return None
-        match request.method, action:
-            case "GET", "":
-                return _json(self._message_facts(found, request))
-            case "GET", "results":
-                if not self._has_ended(found):
-                    return _error(404, f"{found.id} has no results yet", "not_found_error")
-                return BatchAnswer(200, b"".join(dumps(each) + b"\n" for each in _message_results(found)), LINES)
-            case "POST", "cancel":
-                self._cancel(found)
-                return _json(self._message_facts(found, request, canceling=True))
-            case "DELETE", "":
-                if not self._has_ended(found):
-                    return _error(400, f"{found.id} is still being processed; cancel it first")
-                del kept[name]
-                return _json({"id": name, "type": "message_batch_deleted"})
-        return None
+    def _create_messages(self, request: Request) -> Batch:
+        lines = json.loads(request.body)["requests"]
+        if not isinstance(lines, list) or not all(isinstance(each, dict) for each in lines):
+            raise ValueError("requests: a list of objects is required")
+        return self._begin(self._message_batches, "msgbatch", lines, {})
 
-    def _message_facts(self, batch: Batch, request: Request, canceling: bool = False) -> dict[str, Any]:
-        ended = self._has_ended(batch) and not (canceling and batch.cancelled is not None)
+    def _message_facts(self, batch: Batch, request: Request, cancelling: bool = False) -> dict[str, Any]:
+        ended = self._has_ended(batch) and not (cancelling and batch.cancelled is not None)
         good = sum(each["status"] == 200 for each in batch.results)
         expired = sum(each["status"] == 0 for each in batch.results)
         total, bad = len(batch.lines), len(batch.results) - good - expired
@@ -319,26 +287,20 @@ class BatchApi:
                 "canceled": total if ended and is_cancelled else 0, "expired": expired,
             },
             "created_at": _instant(batch.created), "expires_at": _instant(batch.created + DAY),
-            "ended_at": _instant(batch.ended) if ended and batch.ended is not None else None,
-            "cancel_initiated_at": _instant(batch.cancelled) if batch.cancelled is not None else None,
+            "ended_at": _instant(batch.ended) if ended else None,
+            "cancel_initiated_at": _instant(batch.cancelled),
             "archived_at": None, "results_url": url if ended else None,
         }  # fmt: skip
 
 
-def _message_results(batch: Batch) -> list[dict[str, Any]]:
+def _message_results(batch: Batch) -> Iterator[dict[str, Any]]:
     if batch.cancelled is not None:
-        return [{"custom_id": each.get("custom_id"), "result": {"type": "canceled"}} for each in batch.lines]
-    return [
-        {
-            "custom_id": each["custom_id"],
-            "result": {"type": "succeeded", "message": each["body"]}
-            if each["status"] == 200
-            else {"type": "expired"}
-            if each["status"] == 0
-            else {"type": "errored", "error": each["body"]},
-        }
-        for each in batch.results
-    ]
+        yield from ({"custom_id": each.get("custom_id"), "result": {"type": "canceled"}} for each in batch.lines)
+    for each in batch.results:
+        result = {"type": "errored", "error": each["body"]}
+        if each["status"] in (0, 200):
+            result = {"type": "succeeded", "message": each["body"]} if each["status"] else {"type": "expired"}
+        yield {"custom_id": each["custom_id"], "result": result}
 
 
 EXPIRED = {
@@ -362,49 +324,36 @@ def _queue_full(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _openai_lines(results: list[dict[str, Any]]) -> bytes:
-    return b"".join(
-        dumps(
-            {
-                "id": f"batch_req_{each['number']:024d}",
-                "custom_id": each["custom_id"],
-                "response": {
-                    "status_code": each["status"],
-                    "request_id": f"req_{each['number']:08d}",
-                    "body": each["body"],
-                }
-                if each["status"]
-                else None,
-                "error": None if each["status"] else EXPIRED,
-            }
-        )
-        + b"\n"
-        for each in results
-    )
+def _openai_line(result: dict[str, Any]) -> dict[str, Any]:
+    status, number = result["status"], result["number"]
+    response = {"status_code": status, "request_id": f"req_{number:08d}", "body": result["body"]}
+    return {
+        "id": f"batch_req_{number:024d}",
+        "custom_id": result["custom_id"],
+        "response": response if status else None,
+        "error": None if status else EXPIRED,
+    }
 
 
-def _page(rows: list[dict[str, Any]], request: Request, after: str) -> dict[str, Any]:
-    """Return the page of a list behind the object that the query names by `after`."""
-    asked = parse_qs(request.query)
-    limit, (name,) = int(asked.get("limit", [str(PAGE)])[0]), asked.get(after, [""])
+def _lines(values: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(dumps(each) + b"\n" for each in values)
+
+
+def _page(rows: list[dict[str, Any]], request: Request) -> dict[str, Any]:
+    """Return the page of a list behind the object that the query names."""
+    asked = dict(parse_qsl(request.query))
+    limit, name = int(asked.get("limit", PAGE)), asked.get("after", asked.get("after_id"))
     start = next((number + 1 for number, each in enumerate(rows) if each["id"] == name), 0)
     page = rows[start : start + limit]
     first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
-    return {"data": page, "has_more": start + limit < len(rows), "first_id": first, "last_id": last}
+    return {
+        "object": "list", "data": page, "has_more": start + limit < len(rows), "first_id": first, "last_id": last
+    }  # fmt: skip
 
 
-def _openai_page(rows: list[dict[str, Any]], request: Request) -> dict[str, Any]:
-    return {"object": "list", **_page(rows, request, "after")}
+def _instant(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _instant(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
-def _json(value: object) -> BatchAnswer:
-    return BatchAnswer(200, dumps(value), JSON)
-
-
-def _error(status: int, message: str, kind: str = "invalid_request_error") -> BatchAnswer:
-    error = {"message": message, "type": kind, "param": None, "code": None}
-    return BatchAnswer(status, dumps({"type": "error", "error": error}), JSON)
+def _answer(status: int, value: object) -> BatchAnswer:
+    return BatchAnswer(status, dumps(value), JSON)

@@ -31,6 +31,7 @@ from tidegate.testing.formats.base import (
     SimulatedReply,
     SimulatedStream,
     dumps,
+    error_body,
     fitted,
     tokens_in,
 )
@@ -69,7 +70,8 @@ class LiveCall:
         """Answer after the latency; a whole body also after the pace of all its tokens."""
         fault, tokens = self._admission.fault, self._reply.output_tokens
         pace = self._admission.token_pace * tokens
-        await asyncio.sleep(self._admission.latency + (pace if isinstance(content, bytes) else 0))
+        if delay := self._admission.latency + (pace if isinstance(content, bytes) else 0):
+            await asyncio.sleep(delay)
         if fault is not None and not fault.kind.startswith("stream"):
             self._end("broken")
             if fault.kind == "drop":
@@ -114,11 +116,6 @@ class LiveCall:
     def _lost(self) -> None:
         self._task.cancel()
         self._end("abandoned")
-
-
-def error_body(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
-    """Return an error in a body that the SDKs of both OpenAI and Anthropic read."""
-    return {"type": "error", "error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
 ENDPOINTS: dict[str, SimulatedEndpoint] = {

@@ -106,6 +106,11 @@ def dumps(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def error_body(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
+    """Return an error in a body that the SDKs of both OpenAI and Anthropic read."""
+    return {"type": "error", "error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
 def event(value: object, name: str = "") -> bytes:
     return (b"event: %b\n" % name.encode() if name else b"") + b"data: %b\n\n" % dumps(value)
 
