@@ -43,12 +43,7 @@ _SPAN_UNITS = (86400.0, 3600.0, 60.0, 1.0, 1e-3, 1e-6, 1e-9)
 _INSTANT = re.compile(
     rb"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:(\.[0-9]{1,9}))?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
-_HTTP_DATE = re.compile(
-    rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), ([0-9]{2}) (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) ([0-9]{4})"
-    rb" ([0-9]{2}):([0-9]{2}):([0-9]{2}) GMT"
-)
-_LETTERS_ONLY_DATE = re.compile(rb"[A-Za-z]{3,9},? [0-9A-Za-z :+-]{10,40}")
-_MONTHS = {m: i for i, m in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)}
+_DATE = re.compile(rb"[A-Za-z]{3,9},? [0-9A-Za-z :+-]{10,40}")
 
 
 class Time(NamedTuple):
@@ -107,13 +102,9 @@ def instant(value: bytes) -> tuple[float, float] | None:
     match = _INSTANT.fullmatch(value)
     if match is None:
         return None
-    fraction = match[1]
-    resolution = 1.0 if fraction is None else 10.0 ** (1 - len(fraction))
-    text = value.decode("ascii").upper()
-    if fraction is not None and len(fraction) > 7:
-        text = text.replace(fraction.decode("ascii"), fraction[:7].decode("ascii"))
+    resolution = 1.0 if match[1] is None else 10.0 ** (1 - len(match[1]))
     try:
-        return datetime.fromisoformat(text).timestamp(), resolution
+        return datetime.fromisoformat(value.decode("ascii").upper()).timestamp(), resolution
     except (ValueError, OverflowError):
         return None
 
@@ -121,22 +112,12 @@ def instant(value: bytes) -> tuple[float, float] | None:
 @lru_cache(maxsize=1024)
 def http_date(value: bytes) -> float | None:
     """Return an HTTP date (RFC 9110, its two obsolete forms included) as seconds since 1970, else None."""
-    if len(value) > _MAX_VALUE:
+    if len(value) > _MAX_VALUE or _DATE.fullmatch(value) is None:
         return None
-    match = _HTTP_DATE.fullmatch(value)
-    try:
-        if match is not None:
-            day, month, year, hour, minute, second = match.groups()
-            date = datetime(
-                int(year), _MONTHS[month], int(day), int(hour), int(minute), min(59, int(second)), tzinfo=UTC
-            )
-            return date.timestamp()
-        if _LETTERS_ONLY_DATE.fullmatch(value) is None:
-            return None
-        # imported here because it also imports socket and random: 6 ms at start, for forms that are not seen in
-        # practice
-        from email.utils import parsedate_to_datetime
+    # imported here because it also imports socket and random: 6 ms at start
+    from email.utils import parsedate_to_datetime
 
+    try:
         date = parsedate_to_datetime(value.decode("ascii"))
         return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):

@@ -120,6 +120,9 @@ MAX_BODY = 1 << 18
 _MAX_PAGE = 1 << 14
 """Bytes of a page of HTML or XML that are read. Chosen: proxies state the reason right after their styles."""
 
+_HIDDEN = lazy_pattern(r"(?is)<(?:script\b.*?(?:</script|\Z)|style\b.*?(?:</style|\Z))?[^<>]*(?:>|\Z)")
+"""What a page does not show: a tag, and a script or a style up to its end."""
+
 _AROUND = ("error", "fault", "detail", "response", "baseresp", "responsemetadata", "header")
 """Fields whose object holds the error. A list of `errors` is read after the message beside it."""
 
@@ -248,17 +251,8 @@ def refusal_in(document: object) -> RefusalDetails:
 
 def _page_text(page: str) -> str:
     """Return the visible text of an HTML or XML page: its title first, without tags, scripts and styles."""
-    texts, hidden = [], ""
-    for piece in page.split("<"):
-        tag, _, text = piece.partition(">")
-        name = tag.split(maxsplit=1)[0].lower() if tag.strip() else ""
-        if hidden:
-            hidden = "" if name == f"/{hidden}" else hidden
-        elif name in ("script", "style"):
-            hidden = name
-        if not hidden and text.strip():
-            texts.append(text.strip())
-    return unescape(". ".join(texts))
+    texts = (text.strip() for text in _HIDDEN.split(page))
+    return unescape(". ".join(text for text in texts if text))
 
 
 def parsed(body: bytes | str) -> object:
