@@ -11,9 +11,8 @@ from tidegate.testing import Call, Refusal, Scenario
 from tidegate.testing.accounts import AdmissionRecord
 from tidegate.testing.dialects import DIALECT_TABLE, Headers, RefusalFacts, told
 from tidegate.testing.formats.anthropic import MESSAGES
-from tidegate.testing.formats.base import SimulatedEndpoint, SimulatedReply, dumps
+from tidegate.testing.formats.base import SimulatedEndpoint, SimulatedReply, dumps, error_body
 from tidegate.testing.formats.openai import CHAT
-from tidegate.testing.formats.base import error_body
 
 
 class Asking(NamedTuple):

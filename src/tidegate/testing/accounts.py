@@ -75,42 +75,28 @@ class Truth:
 _TRUTH = TypeAdapter(Truth)
 
 
-class CallCounter:
-    """Counts that still change; not thread-safe."""
-
-    __slots__ = ("abandoned", "admitted", "answered", "broken", "in_flight", "peak_in_flight", "received", "refused")
-
-    def __init__(self) -> None:
-        self.received = self.admitted = self.answered = self.broken = self.abandoned = 0
-        self.in_flight = self.peak_in_flight = 0
-        self.refused: Counter[str] = Counter()
-
-    def admit(self) -> None:
-        self.admitted += 1
-        self.in_flight += 1
-        self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
-
-    def end(self, how: str) -> None:
-        self.in_flight -= 1
-        setattr(self, how, getattr(self, how) + 1)
-
-    def counts(self, levels: tuple[Level, ...] = ()) -> Counts:
-        return Counts(
-            **{name: getattr(self, name) for name in self.__slots__ if name != "refused"},
-            refused=dict(self.refused),
-            levels=levels,
-        )
-
-
 class Account:
     """Gate and counts of one key; `owner` names the keys that it shares limiters with."""
 
-    __slots__ = ("gate", "owner", "tally")
+    __slots__ = ("gate", "numbers", "owner", "refused")
 
     def __init__(self, gate: Gate, owner: str) -> None:
         self.gate = gate
         self.owner = owner
-        self.tally = CallCounter()
+        self.numbers: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def admit(self) -> None:
+        self.numbers["admitted"] += 1
+        self.numbers["in_flight"] += 1
+        self.numbers["peak_in_flight"] = max(self.numbers["peak_in_flight"], self.numbers["in_flight"])
+
+    def end(self, how: str) -> None:
+        self.numbers["in_flight"] -= 1
+        self.numbers[how] += 1
+
+    def counts(self, now: float) -> Counts:
+        return Counts(**self.numbers, refused=dict(self.refused), levels=self.gate.levels(now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +105,7 @@ class AdmittedCall:
 
     at: float
     account: Account
-    total: CallCounter
+    total: Account
     ticket: Ticket
     fault: Fault | None
     latency: float
@@ -154,7 +140,7 @@ class Accounts:
         self._refusal_random = random.Random(f"refusals {self.scenario.seed}")
         self._accounts: dict[str, Account] = {}
         self._shared: dict[str, dict[str, Limiter]] = {}
-        self._total = CallCounter()
+        self._total = Account(Gate((), self.scenario), "")
         self._order: dict[str, None] = {}
         self._admitted_at: list[float] = []
         self._held: list[float] = []
@@ -177,17 +163,18 @@ class Accounts:
             account = self._accounts.get(key)
             if account is None:
                 account = self._accounts[key] = Account(self.scenario.gate(self._shared.setdefault(owner, {})), owner)
-            for tally in (account.tally, self._total):
-                tally.received += 1
+            counted = (account, self._total)
+            for each in counted:
+                each.numbers["received"] += 1
             outcome = account.gate.admit(call, now)
             if isinstance(outcome, Refusal):
-                for tally in (account.tally, self._total):
-                    tally.refused[outcome.name] += 1
+                for each in counted:
+                    each.refused[outcome.name] += 1
                 delay = self.scenario.refusal_latency.draw(self._refusal_random)
                 return AdmissionRecord(outcome, self._announced(account.gate, now), delay)
-            for tally in (account.tally, self._total):
-                tally.admit()
-            self._order.setdefault(row or f"#{self._total.received}")
+            for each in counted:
+                each.admit()
+            self._order.setdefault(row or f"#{self._total.numbers['received']}")
             self._admitted_at.append(now)
             admission = self._admission(now, account, outcome, stream)
             return AdmissionRecord(admission, self._announced(account.gate, now))
@@ -196,7 +183,7 @@ class Accounts:
         scenario = self.scenario
         latency = scenario.latency.draw(self._random)
         if scenario.knee is not None:
-            latency *= max(1.0, self._total.in_flight / scenario.knee)
+            latency *= max(1.0, self._total.numbers["in_flight"] / scenario.knee)
         self._streams += stream
         fault = next((fault for fault in scenario.faults if self._is_due(fault, stream)), None)
         return AdmittedCall(now, account, self._total, ticket, fault, latency, scenario.token_pace)
@@ -205,7 +192,7 @@ class Accounts:
         in_stream = fault.kind.startswith("stream")
         if in_stream and not stream:
             return False
-        number = self._streams if in_stream else self._total.admitted
+        number = self._streams if in_stream else self._total.numbers["admitted"]
         return number in fault.nth or (fault.probability > 0 and self._random.random() < fault.probability)
 
     def _announced(self, gate: Gate, now: float) -> tuple[Level, ...]:
@@ -219,7 +206,7 @@ class Accounts:
         with self._lock:
             now = self.now
             admission.account.gate.finish(admission.ticket, produced, now)
-            admission.account.tally.end(how)
+            admission.account.end(how)
             admission.total.end(how)
             if how == "answered":
                 self._held.append(now - admission.at)
@@ -234,8 +221,8 @@ class Accounts:
             now = self.now
             return Truth(
                 elapsed=now,
-                total=self._total.counts(),
-                keys={name: account.tally.counts(account.gate.levels(now)) for name, account in self._accounts.items()},
+                total=self._total.counts(now),
+                keys={name: account.counts(now) for name, account in self._accounts.items()},
                 order=tuple(self._order),
                 admitted_at=tuple(self._admitted_at),
                 held=tuple(self._held),
