@@ -14,6 +14,7 @@ values, as the real providers do.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -30,38 +31,28 @@ _LETTER = {"requests": "R", "tokens": "T", "input_tokens": "IT", "output_tokens"
 def go_duration(seconds: float) -> str:
     """Format seconds as Go does, cut to milliseconds: `0s`, `6ms`, `8.64s`, `6m0s`, `2h47m48.417s`."""
     milliseconds = max(0, math.floor(seconds * 1000 * (1 + SLACK)))
-    if milliseconds == 0:
-        return "0s"
-    if milliseconds < 1000:
+    if 0 < milliseconds < 1000:
         return f"{milliseconds}ms"
-    whole, thousandths = divmod(milliseconds, 1000)
-    minutes, whole = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{whole}.{thousandths:03d}".rstrip("0").rstrip(".") + "s"
-    if hours:
-        return f"{hours}h{minutes}m{text}"
-    return f"{minutes}m{text}" if minutes else text
+    minutes, rest = divmod(milliseconds, 60_000)
+    text = f"{minutes // 60}h{minutes % 60}m" if minutes >= 60 else f"{minutes}m" if minutes else ""
+    return f"{text}{rest / 1000:g}s"
 
 
-def openai_rate(refusal: Refusal, model: str, seconds: float | None) -> str:
-    """Return the message of a rate, day or too-large refusal; `seconds` (None: no time) is rounded up to ms."""
+def _openai_rate(refusal: Refusal, telling: RefusalFacts) -> str:
+    """Return the message of a rate, day or too-large refusal; a time is rounded up to ms."""
     level = refusal.level
-    counted = level.unit.replace("_", " ")
-    per = f"{counted} per {_SHORT.get(level.window, f'{level.window:g}s')}"
+    per = f"{level.unit.replace('_', ' ')} per {_SHORT.get(level.window, f'{level.window:g}s')}"
     if level.window in _SHORT:
         per += f" ({_LETTER[level.unit]}P{_SHORT[level.window][0].upper()})"
-    limit, requested = f"{level.limit:.0f}", math.ceil(refusal.requested)
+    where = f"for {telling.model} in organization org-tidegate on {per}: Limit {level.limit:.0f}"
+    requested = math.ceil(refusal.requested)
     if refusal.reason is Reason.TOO_LARGE:
-        return (
-            f"Request too large for {model} in organization org-tidegate on {per}: Limit {limit}, Requested "
-            f"{requested}. The input or output tokens must be reduced in order to run successfully."
-        )
-    message = (
-        f"Rate limit reached for {model} in organization org-tidegate on {per}: Limit {limit}, "
-        f"Used {math.ceil(max(0.0, refusal.used))}, Requested {requested}."
-    )
-    if seconds is not None:
-        message += f" Please try again in {go_duration(math.ceil(seconds * 1000 * (1 - SLACK)) / 1000)}."
+        must = "The input or output tokens must be reduced in order to run successfully."
+        return f"Request too large {where}, Requested {requested}. {must}"
+    used = math.ceil(max(0.0, refusal.used))
+    message = f"Rate limit reached {where}, Used {used}, Requested {requested}."
+    if telling.prose and telling.seconds is not None:
+        message += f" Please try again in {go_duration(math.ceil(telling.seconds * 1000 * (1 - SLACK)) / 1000)}."
     return message + " Visit https://platform.openai.com/account/rate-limits to learn more."
 
 
@@ -82,25 +73,6 @@ _BROKEN = {
     500: ("InternalServerException", "The system encountered an unexpected error during processing. Try your request."),
     503: ("ServiceUnavailableException", "The service isn't currently available."),
 }
-_CONNECTIONS = "Too many connections, please wait before trying again."
-
-
-def bedrock_words(refusal: Refusal) -> tuple[int, str, str]:
-    if refusal.reason is Reason.OUTAGE:
-        status = refusal.status or 503
-        return status, *_BROKEN.get(status, _BROKEN[503])
-    if refusal.reason is Reason.MONEY:
-        return 403, "AccessDeniedException", "Model access is denied due to INVALID_PAYMENT_INSTRUMENT."
-    if refusal.reason is Reason.TOO_LARGE:
-        return 400, "ValidationException", "Input is too long for requested model."
-    if refusal.reason is Reason.SLOTS:
-        status = 429 if refusal.status == 429 else 503
-        return status, "ThrottlingException" if status == 429 else "ServiceUnavailableException", _CONNECTIONS
-    counted = "requests" if refusal.level.unit == "requests" else "tokens"
-    if refusal.reason is Reason.DAY:
-        return 429, "ThrottlingException", f"Too many {counted} per day, please wait before trying again."
-    return 429, "ThrottlingException", TOO_MANY_TOKENS.replace("tokens", counted)
-
 
 _RPC = "type.googleapis.com/google.rpc"
 _EXCEEDED = (
@@ -119,25 +91,9 @@ _STATUS = {
 _PER = {60.0: "PerMinute", DAY: "PerDay"}
 
 
-def gemini_error(refusal: Refusal, model: str, seconds: float | None, prose: bool) -> tuple[int, dict[str, Any]]:
-    """Return status and body; `seconds` (None: no time) go into `RetryInfo` and, with `prose`, into the message."""
-    if refusal.reason is Reason.OUTAGE or (refusal.reason is Reason.SLOTS and refusal.status != 429):
-        status = refusal.status or 503
-        overloaded = "The model is overloaded. Please try again later."
-        return status, _body(status, overloaded if status in (503, 529) else "An internal error has occurred.")
-    if refusal.reason in (Reason.SLOTS, Reason.SLOPE):
-        return 429, _body(429, _SHARED)
-    if refusal.reason is Reason.TOO_LARGE:
-        message = (
-            f"The input token count ({math.ceil(refusal.requested)}) exceeds the maximum number of tokens allowed "
-            f"({refusal.level.limit:.0f})."
-        )
-        return 400, _body(400, message)
-    return 429, _exceeded(refusal, model, seconds, prose)
-
-
-def _exceeded(refusal: Refusal, model: str, seconds: float | None, prose: bool) -> dict[str, Any]:
-    level = refusal.level
+def _exceeded(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
+    """Return a used-up quota; its time goes into `RetryInfo` and, with `prose`, into the message."""
+    level, (model, seconds, prose) = refusal.level, telling
     value = "0" if refusal.reason is Reason.MONEY else f"{level.limit:.0f}"
     metric = "requests" if level.unit == "requests" else "input_token_count"
     metric = f"generativelanguage.googleapis.com/generate_content_paid_tier_{metric}"
@@ -156,12 +112,12 @@ def _exceeded(refusal: Refusal, model: str, seconds: float | None, prose: bool) 
         details.append({"@type": f"{_RPC}.RetryInfo", "retryDelay": f"{math.floor(seconds)}s"})
         if prose:
             message += f"\nPlease retry in {seconds:.9f}s."
-    return _body(429, message, details)
+    return _gemini_error(429, message, details)
 
 
-def _body(status: int, message: str, details: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+def _gemini_error(status: int, message: str, details: list[dict[str, Any]] | None = None) -> RefusalResponse:
     error = {"code": status, "message": message, "status": _STATUS.get(status, "UNKNOWN")}
-    return {"error": error | ({"details": details} if details else {})}
+    return RefusalResponse(status, [], {"error": error | ({"details": details} if details else {})})
 
 
 Headers = list[tuple[str, str]]
@@ -267,23 +223,20 @@ def anthropic_headers(levels: Sequence[Level], wall: float, resets: Resets = "ow
     """Return `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-*`; default tokens: input + output."""
     rows: Headers = []
     known = _by_unit(levels)
-    for unit, level in known.items():
-        rows += _anthropic_row(
-            unit.replace("_", "-"), level.limit, level.remaining, instant(wall + level.reset_after, resets)
-        )
     if "tokens" not in known and "input_tokens" in known and "output_tokens" in known:
         into, out = known["input_tokens"], known["output_tokens"]
-        reset = instant(wall + max(into.reset_after, out.reset_after), resets)
-        rows += _anthropic_row("tokens", into.limit + out.limit, into.remaining + out.remaining, reset)
+        reset, both = max(into.reset_after, out.reset_after), into.remaining + out.remaining
+        limit = into.limit + out.limit
+        known["tokens"] = dataclasses.replace(into, limit=limit, remaining=both, reset_after=reset)
+    for unit, level in known.items():
+        left = floor_of(level)
+        if unit != "requests" and level.limit >= 10_000:
+            left = round(left / 1000) * 1000
+        prefix = f"anthropic-ratelimit-{unit.replace('_', '-')}"
+        rows.append((f"{prefix}-limit", f"{level.limit:.0f}"))
+        rows.append((f"{prefix}-remaining", str(left)))
+        rows.append((f"{prefix}-reset", instant(wall + level.reset_after, resets)))
     return rows
-
-
-def _anthropic_row(name: str, limit: float, remaining: float, reset: str) -> Headers:
-    left = max(0, math.floor(remaining * (1 + SLACK)))
-    if name != "requests" and limit >= 10_000:
-        left = round(left / 1000) * 1000
-    prefix = f"anthropic-ratelimit-{name}"
-    return [(f"{prefix}-limit", f"{limit:.0f}"), (f"{prefix}-remaining", str(left)), (f"{prefix}-reset", reset)]
 
 
 def ietf_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
@@ -334,9 +287,8 @@ def openai_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     if refusal.reason is Reason.SLOPE:
         return RefusalResponse(429, _retry_after(telling, milliseconds=True), _openai_error(SLOPE, *SLOPE_KIND))
     kind = "requests" if refusal.level.unit == "requests" else "tokens"
-    message = openai_rate(refusal, telling.model, telling.seconds if telling.prose else None)
     headers = [] if refusal.reason is Reason.TOO_LARGE else _retry_after(telling, milliseconds=True)
-    return RefusalResponse(429, headers, _openai_error(message, kind, "rate_limit_exceeded"))
+    return RefusalResponse(429, headers, _openai_error(_openai_rate(refusal, telling), kind, "rate_limit_exceeded"))
 
 
 def _broken(status: int) -> RefusalResponse:
@@ -394,17 +346,41 @@ def bedrock_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     """Return Bedrock's errors: a header has their name, with the suffix that botocore cuts off after the colon."""
     if refusal.reason is Reason.OUTAGE and refusal.status in (502, 504):
         return _broken(refusal.status)
-    status, name, message = bedrock_words(refusal)
+    counted = "requests" if refusal.level.unit == "requests" else "tokens"
+    words = TOO_MANY_TOKENS.replace("tokens", f"{counted} per day" if refusal.reason is Reason.DAY else counted)
+    status, name = 429, "ThrottlingException"
+    if refusal.reason is Reason.OUTAGE:
+        status = refusal.status or 503
+        name, words = _BROKEN.get(status, _BROKEN[503])
+    elif refusal.reason is Reason.MONEY:
+        status, name, words = 403, "AccessDeniedException", "Model access is denied due to INVALID_PAYMENT_INSTRUMENT."
+    elif refusal.reason is Reason.TOO_LARGE:
+        status, name, words = 400, "ValidationException", "Input is too long for requested model."
+    elif refusal.reason is Reason.SLOTS:
+        words = "Too many connections, please wait before trying again."
+        if refusal.status != 429:
+            status, name = 503, "ServiceUnavailableException"
     kind = f"{name}:http://internal.amazon.com/coral/com.amazon.bedrock/"
-    return RefusalResponse(status, [("x-amzn-errortype", kind)], {"message": message})
+    return RefusalResponse(status, [("x-amzn-errortype", kind)], {"message": words})
 
 
 def gemini_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     """Return Gemini's errors, which have everything in their details; a proxy's 502 is HTML."""
     if refusal.status == 502:
         return _broken(502)
-    status, body = gemini_error(refusal, telling.model, telling.seconds, telling.prose)
-    return RefusalResponse(status, [], body)
+    if refusal.reason is Reason.OUTAGE or (refusal.reason is Reason.SLOTS and refusal.status != 429):
+        status = refusal.status or 503
+        overloaded = "The model is overloaded. Please try again later."
+        return _gemini_error(status, overloaded if status in (503, 529) else "An internal error has occurred.")
+    if refusal.reason in (Reason.SLOTS, Reason.SLOPE):
+        return _gemini_error(429, _SHARED)
+    if refusal.reason is Reason.TOO_LARGE:
+        message = (
+            f"The input token count ({math.ceil(refusal.requested)}) exceeds the maximum number of tokens allowed "
+            f"({refusal.level.limit:.0f})."
+        )
+        return _gemini_error(400, message)
+    return _exceeded(refusal, telling)
 
 
 def ietf_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
