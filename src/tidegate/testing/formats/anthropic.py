@@ -15,6 +15,7 @@ import base64
 import struct
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,27 +30,24 @@ from tidegate.testing.formats.base import (
     always,
     bound_of,
     dumps,
-    event,
-    text_of,
-    texts_of,
-    tokens_in,
+    read_conversation,
+    typed,
 )
 
 
 def read_messages(body: Body) -> SimulatedQuestion:
     """Read `messages`, `system`, `max_tokens` (required, as it is there), and `output_config.format`."""
-    texts = texts_of(body.get("messages"))
     bound = bound_of(body, "max_tokens")
+    question = read_conversation(body, bound)
     if bound is None:
         raise ValueError("max_tokens: Field required")
-    size = sum(map(len, texts)) + len(text_of(body.get("system")))
     wanted = (body.get("output_config") or {}).get("format") or {}
     form = AnswerForm(wanted.get("schema") or {}) if wanted.get("type") == "json_schema" else None
-    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(size), bound, form)
+    return replace(question, form=form)
 
 
-def _stop(reply: SimulatedReply) -> str:
-    return "max_tokens" if reply.cut_short else "end_turn"
+STOPS = ("max_tokens", "end_turn")
+"""Words for the end of an answer: at its bound, and of itself."""
 
 
 def _message(reply: SimulatedReply, content: list[dict[str, Any]], stop: str | None, produced: int) -> dict[str, Any]:
@@ -72,20 +70,17 @@ def _message(reply: SimulatedReply, content: list[dict[str, Any]], stop: str | N
 
 
 def whole_message(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    return _message(reply, [{"type": "text", "text": reply.text}], _stop(reply), reply.output_tokens)
+    return _message(reply, [{"type": "text", "text": reply.text}], reply.finish(*STOPS), reply.output_tokens)
 
 
 def stream_message(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    def typed(name: str, **fields: Any) -> bytes:
-        return event({"type": name, **fields}, name)
-
     def delta(piece: str) -> bytes:
         return typed("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
 
     head = typed("message_start", message=_message(reply, [], None, 1))
     head += typed("content_block_start", index=0, content_block={"type": "text", "text": ""}) + typed("ping")
     tail = typed("content_block_stop", index=0)
-    stopped = {"stop_reason": _stop(reply), "stop_sequence": None}
+    stopped = {"stop_reason": reply.finish(*STOPS), "stop_sequence": None}
     tail += typed("message_delta", delta=stopped, usage={"output_tokens": reply.output_tokens})
     tail += typed("message_stop")
     broken = typed("error", error={"type": "overloaded_error", "message": "Overloaded"})
@@ -129,11 +124,8 @@ BEDROCK_BROKEN = exception("throttlingException", TOO_MANY_TOKENS)
 
 
 def read_converse(body: Body) -> SimulatedQuestion:
-    texts = texts_of(body.get("messages"))
     config = body.get("inferenceConfig")
-    size = sum(map(len, texts)) + len(text_of(body.get("system")))
-    bound = bound_of(config, "maxTokens") if isinstance(config, Mapping) else None
-    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(size), bound)
+    return read_conversation(body, bound_of(config, "maxTokens") if isinstance(config, Mapping) else None)
 
 
 def _measured(reply: SimulatedReply) -> dict[str, Any]:
@@ -144,7 +136,7 @@ def _measured(reply: SimulatedReply) -> dict[str, Any]:
 
 def whole_converse(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     message = {"role": "assistant", "content": [{"text": reply.text}]}
-    return {"output": {"message": message}, "stopReason": _stop(reply), **_measured(reply)}
+    return {"output": {"message": message}, "stopReason": reply.finish(*STOPS), **_measured(reply)}
 
 
 def stream_converse(body: Body, reply: SimulatedReply) -> SimulatedStream:
@@ -152,7 +144,7 @@ def stream_converse(body: Body, reply: SimulatedReply) -> SimulatedStream:
         return frame("contentBlockDelta", {"delta": {"text": piece}, "contentBlockIndex": 0})
 
     tail = frame("contentBlockStop", {"contentBlockIndex": 0})
-    tail += frame("messageStop", {"stopReason": _stop(reply)})
+    tail += frame("messageStop", {"stopReason": reply.finish(*STOPS)})
     return SimulatedStream(
         head=frame("messageStart", {"role": "assistant"}),
         pieces=[delta(piece) for piece in reply.pieces],

@@ -63,6 +63,10 @@ class SimulatedReply:
     tool: str = ""
     cached_tokens: int = 0
 
+    def finish(self, cut: str, whole: str) -> str:
+        """Return the word for the end of the answer: `cut` where the bound was reached, else `whole`."""
+        return cut if self.cut_short else whole
+
     @property
     def pieces(self) -> list[str]:
         """Return the text in its streamed pieces: words with the space before them."""
@@ -115,6 +119,11 @@ def event(value: object, name: str = "") -> bytes:
     return (b"event: %b\n" % name.encode() if name else b"") + b"data: %b\n\n" % dumps(value)
 
 
+def typed(name: str, /, **fields: Any) -> bytes:
+    """Return an event that has its name in its data too."""
+    return event({"type": name, **fields}, name)
+
+
 def tokens_in(text_length: int) -> int:
     """Return the tokens that a text of this length counts as: a quarter, rounded up, at least 1."""
     return max(1, math.ceil(text_length / CHARS_PER_TOKEN))
@@ -134,6 +143,13 @@ def texts_of(messages: object) -> list[str]:
     if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
         raise ValueError("messages: a list of objects is required")
     return [text_of(message.get("content")) for message in messages]
+
+
+def read_conversation(body: Body, bound: int | None) -> SimulatedQuestion:
+    """Return the question in `messages` and `system`: the text of the last message decides the answer."""
+    texts = texts_of(body.get("messages"))
+    size = sum(map(len, texts)) + len(text_of(body.get("system")))
+    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(size), bound)
 
 
 def prompt_of(messages: object) -> str:

@@ -24,9 +24,10 @@ from tidegate.testing.formats.base import (
     bound_of,
     dumps,
     event,
+    read_conversation,
     text_of,
-    texts_of,
     tokens_in,
+    typed,
 )
 from tidegate.testing.formats.openai import DIMENSIONS, read_chat
 
@@ -63,12 +64,8 @@ def _candidate(reply: SimulatedReply, text: str, finish: str | None) -> dict[str
     }
 
 
-def _gemini_finish(reply: SimulatedReply) -> str:
-    return "MAX_TOKENS" if reply.cut_short else "STOP"
-
-
 def whole_content(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    return _candidate(reply, reply.text, _gemini_finish(reply))
+    return _candidate(reply, reply.text, reply.finish("MAX_TOKENS", "STOP"))
 
 
 def stream_content(body: Body, reply: SimulatedReply) -> SimulatedStream:
@@ -77,7 +74,7 @@ def stream_content(body: Body, reply: SimulatedReply) -> SimulatedStream:
     return SimulatedStream(
         head=b"",
         pieces=[event(_candidate(reply, piece, None)) for piece in reply.pieces],
-        tail=event(_candidate(reply, "", _gemini_finish(reply))),
+        tail=event(_candidate(reply, "", reply.finish("MAX_TOKENS", "STOP"))),
         broken=event({"error": overloaded}),
     )
 
@@ -156,25 +153,23 @@ def _cohere_usage(reply: SimulatedReply) -> dict[str, Any]:
     return {"billed_units": counts, "tokens": counts}
 
 
-def _cohere_finish(reply: SimulatedReply) -> str:
-    return "MAX_TOKENS" if reply.cut_short else "COMPLETE"
-
-
 def whole_cohere_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     message = {"role": "assistant", "content": [{"type": "text", "text": reply.text}]}
-    return {"id": reply.id, "finish_reason": _cohere_finish(reply), "message": message, "usage": _cohere_usage(reply)}
+    return {
+        "id": reply.id,
+        "finish_reason": reply.finish("MAX_TOKENS", "COMPLETE"),
+        "message": message,
+        "usage": _cohere_usage(reply),
+    }
 
 
 def stream_cohere_chat(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    def typed(name: str, **fields: Any) -> bytes:
-        return event({"type": name, **fields}, name)
-
     def delta(text: str) -> dict[str, Any]:
         return {"message": {"content": {"text": text}}}
 
     head = typed("message-start", id=reply.id, delta={"message": {"role": "assistant", "content": []}})
     head += typed("content-start", index=0, delta={"message": {"content": {"type": "text", "text": ""}}})
-    ended = {"finish_reason": _cohere_finish(reply), "usage": _cohere_usage(reply)}
+    ended = {"finish_reason": reply.finish("MAX_TOKENS", "COMPLETE"), "usage": _cohere_usage(reply)}
     broken = {"finish_reason": "ERROR", "error": "internal server error"}
     return SimulatedStream(
         head=head,
@@ -191,9 +186,7 @@ OLLAMA_LINES = "application/x-ndjson"
 
 
 def read_ollama_chat(body: Body) -> SimulatedQuestion:
-    texts = texts_of(body.get("messages"))
-    bound = bound_of(body.get("options") or {}, "num_predict")
-    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(sum(map(len, texts))), bound)
+    return read_conversation(body, bound_of(body.get("options") or {}, "num_predict"))
 
 
 def _ollama_line(reply: SimulatedReply, text: str) -> dict[str, Any]:
@@ -203,7 +196,7 @@ def _ollama_line(reply: SimulatedReply, text: str) -> dict[str, Any]:
 
 def whole_ollama_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     counts = {"prompt_eval_count": reply.input_tokens, "eval_count": reply.output_tokens}
-    reason = "length" if reply.cut_short else "stop"
+    reason = reply.finish("length", "stop")
     return _ollama_line(reply, reply.text) | {"done": True, "done_reason": reason, **counts}
 
 

@@ -99,9 +99,7 @@ def _chat_usage(reply: SimulatedReply) -> dict[str, Any]:
 
 
 def _finish(reply: SimulatedReply) -> str:
-    if reply.cut_short:
-        return "length"
-    return "tool_calls" if reply.tool else "stop"
+    return reply.finish("length", "tool_calls" if reply.tool else "stop")
 
 
 def _tool_call(reply: SimulatedReply, arguments: str) -> dict[str, Any]:
@@ -212,15 +210,10 @@ def _response(body: Body, reply: SimulatedReply, status: str, output: list[dict[
     }
 
 
-def _status(reply: SimulatedReply) -> str:
-    return "incomplete" if reply.cut_short else "completed"
-
-
 def whole_response(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    status = _status(reply)
-    if reply.tool:
-        return _response(body, reply, status, [_function_call(reply, status, reply.text)])
-    return _response(body, reply, status, [_message(reply, status, [_output_text(reply.text)])])
+    status = reply.finish("incomplete", "completed")
+    item = _function_call(reply, status, reply.text) if reply.tool else None
+    return _response(body, reply, status, [item or _message(reply, status, [_output_text(reply.text)])])
 
 
 def stream_response(body: Body, reply: SimulatedReply) -> SimulatedStream:
@@ -235,9 +228,9 @@ def stream_response(body: Body, reply: SimulatedReply) -> SimulatedStream:
     begun = _response(body, reply, "in_progress", [])
     head = typed("response.created", response=begun) + typed("response.in_progress", response=begun)
     opening, pieces, closing = (_call_events if reply.tool else _message_events)(typed, reply)
-    whole, status = whole_response(body, reply), _status(reply)
+    whole = whole_response(body, reply)
     closing += typed("response.output_item.done", output_index=0, item=whole["output"][0])
-    closing += typed(f"response.{status}", response=whole)
+    closing += typed(f"response.{whole['status']}", response=whole)
     broken = event({"type": "error", "sequence_number": len(pieces), "error": STREAM_ERROR}, "error")
     return SimulatedStream(head + opening, pieces, closing, broken)
 
