@@ -83,7 +83,8 @@ def test_windows_in_names_and_key_scopes_are_data_that_a_later_table_can_give():
     row = HeaderRow("day", "requests", "test http", limit=("x-limit-requests-day",), window=86400.0, label="requests")
     table = replace(OPENAI, name="later", hosts=("runtime.*.example.com",), headers=(row,), scope="account",
                     endpoints=(Endpoint("/model/{model}/stream", streams=True),))  # fmt: skip
-    exact, parted = index((table,))
+    tables = index((table,))
+    exact, parted = tables.exact, tables.parted
     assert (exact, parted) == ({}, (("runtime.", ".example.com", table),))
     assert table.endpoint("/model/m-1/stream") == (table.endpoints[0], "m-1")
     assert table.labels == {"day": "requests"}

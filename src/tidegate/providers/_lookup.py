@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from tidegate.errors import ConfigurationError
 from tidegate.providers import clouds, gateways, model_hosts, model_makers
@@ -56,34 +58,16 @@ _MAX_HOST = 254
 """Most characters of a host name that is looked up: 253 of a DNS name, and a final dot."""
 
 
-def index(tables: tuple[Provider, ...]) -> tuple[dict[str, Provider], tuple[tuple[str, str, Provider], ...]]:
-    """Return the exact hosts, and (prefix, suffix, provider) of hosts with a `*`, the most specific first.
-
-    Raise `ConfigurationError` if two tables claim one host.
-    """
-    exact: dict[str, Provider] = {}
-    parted: list[tuple[str, str, Provider]] = []
-    for table in tables:
-        for host in table.hosts:
-            prefix, star, suffix = host.partition("*")
-            taken = exact.get(host) or next((p for a, b, p in parted if star and (a, b) == (prefix, suffix)), None)
-            if taken is not None:
-                raise ConfigurationError(f"Provider({table.name}).hosts", host, f"it is already a host of {taken.name}")
-            if star:
-                parted.append((prefix, suffix, table))
-            else:
-                exact[host] = table
-    return exact, tuple(sorted(parted, key=lambda part: -len(part[0]) - len(part[1])))
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Tables:
-    """The valid tables, by name and by host; replaced as a whole, never changed."""
+    """The valid tables, by name and by host; replaced as a whole, never changed.
+
+    `parted` are (prefix, suffix, table) of the hosts with a `*`, the most specific first.
+    """
 
     names: dict[str, Provider]
     exact: dict[str, Provider]
     parted: tuple[tuple[str, str, Provider], ...]
-    suffixes: tuple[str, ...]
 
 
 class Current:
@@ -95,12 +79,23 @@ class Current:
     tables: Tables
 
 
-def _tables(names: dict[str, Provider]) -> Tables:
-    exact, parted = index(tuple(names.values()))
-    return Tables(names, exact, parted, tuple({suffix for _, suffix, _ in parted}))
+def index(tables: Iterable[Provider]) -> Tables:
+    """Return the tables by name and host. Raise `ConfigurationError` if a host is claimed twice."""
+    names = {table.name: table for table in tables}
+    hosts: dict[str, Provider] = {}
+    for provider in names.values():
+        for host in provider.hosts:
+            taken = hosts.setdefault(host, provider)
+            if taken is not provider or provider.hosts.count(host) > 1:
+                why = f"it is already a host of {taken.name}"
+                raise ConfigurationError(f"Provider({provider.name}).hosts", host, why)
+    exact = {host: table for host, table in hosts.items() if "*" not in host}
+    halves = ((host.partition("*"), table) for host, table in hosts.items() if "*" in host)
+    parts = [(before, after, table) for (before, _, after), table in halves]
+    return Tables(names, exact, tuple(sorted(parts, key=lambda part: -len(part[0]) - len(part[1]))))
 
 
-Current.tables = _tables({table.name: table for table in TABLES})
+Current.tables = index(TABLES)
 
 
 def add(provider: Provider) -> None:
@@ -111,7 +106,7 @@ def add(provider: Provider) -> None:
     before = Current.tables
     if provider.name in before.names:
         raise ConfigurationError("Provider.name", provider.name, "a name that no other table has")
-    Current.tables = _tables({**before.names, provider.name: provider})
+    Current.tables = index((*before.names.values(), provider))
 
 
 def named(name: str) -> Provider | None:
@@ -125,7 +120,7 @@ def recognise(host: str, path: str) -> Provider | None:
     `host` may be in any case and end in a dot. The caller skips requests other than POST, as some paths also list
     objects.
     """
-    provider = _known(Current.tables, host) if len(host) <= _MAX_HOST else None
+    provider = table_of(host)
     return provider if provider is not None and provider.endpoint(path) is not None else None
 
 
@@ -146,19 +141,17 @@ def table_of(host: str) -> Provider | None:
     return _known(Current.tables, host) if len(host) <= _MAX_HOST else None
 
 
-FAMILIES = (None, "openai", "anthropic", "azure", *SPOKEN)
-
-
 def generates(host: str, path: str) -> bool:
     """Return whether `path` is an inference path of `host`: by its table, or by any table for an unknown host."""
-    if len(host) > _MAX_HOST or len(path) > MAX_PATH:
+    if len(path) > MAX_PATH:
         return False
-    return _generates(Current.tables, host, path)
+    provider = table_of(host)
+    return _is_spoken(path) if provider is None else provider.endpoint(path) is not None
 
 
 @lru_cache(maxsize=4096)
-def _generates(tables: Tables, host: str, path: str) -> bool:
-    return any(_adopt(tables, host, path, family) is not None for family in FAMILIES)
+def _is_spoken(path: str) -> bool:
+    return any(table.endpoint(path) is not None for table in chain(FALLBACK, *SPOKEN.values()))
 
 
 # The tables are part of each cache key, so results of an earlier version are never used.
@@ -174,7 +167,7 @@ def _adopt(tables: Tables, host: str, path: str, family: str | None) -> Provider
 def _known(tables: Tables, host: str) -> Provider | None:
     host = host.lower().removesuffix(".")
     provider = tables.exact.get(host)
-    if provider is None and host.endswith(tables.suffixes):
+    if provider is None:
         for prefix, suffix, table in tables.parted:
             if host.startswith(prefix) and host.endswith(suffix) and len(host) > len(prefix) + len(suffix):
                 return table
