@@ -26,9 +26,14 @@ def quota(
     refill: Refill = "continuous",
     bare: Bare = "fit",
     parts: tuple[Part, ...] = PARTS,
+    spellings: tuple[str, ...] = (),
 ) -> HeaderRow:
-    """Return the quota in the headers `x-ratelimit-{limit,remaining,reset}-<suffix>`, or in some of them (`parts`)."""
-    limit, remaining, reset = ((f"x-ratelimit-{part}-{suffix}",) if part in parts else () for part in PARTS)
+    """Return the quota in the headers `x-ratelimit-{limit,remaining,reset}-<suffix>`, or in some of them (`parts`).
+
+    `spellings` are further suffixes of the same quota.
+    """
+    suffixes = (suffix, *spellings)
+    limit, remaining, reset = (tuple(f"x-ratelimit-{part}-{s}" for s in suffixes if part in parts) for part in PARTS)
     return HeaderRow(
         name=suffix,
         unit=unit,

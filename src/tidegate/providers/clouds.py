@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.core.values import Cause, Unit
-from tidegate.providers._common import endpoints, up_to_the_bound
+from tidegate.providers._common import endpoints, quota, up_to_the_bound
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import ErrorRow, HeaderRow, Provider
 from tidegate.providers.compatible import hosted
@@ -21,17 +21,8 @@ _429 = frozenset({429})
 
 def _azure_row(name: str, unit: Unit) -> HeaderRow:
     """Return a quota row of both stacks: continuous if the renewal period is stated (the reset then fits the use)."""
-    return HeaderRow(
-        name=name,
-        unit=unit,
-        source="captures azure-200-reset-in-ms (2026-03-31), azure-200-renewal-10s",
-        limit=(f"x-ratelimit-limit-{name}",),
-        remaining=(f"x-ratelimit-remaining-{name}",),
-        reset=(f"x-ratelimit-reset-{name}",),
-        period=(f"x-ratelimit-renewalperiod-{name}",),
-        refill="fixed",
-        period_refill="continuous",
-    )
+    row = quota(name, unit, "captures azure-200-reset-in-ms (2026-03-31), azure-200-renewal-10s", refill="fixed")
+    return replace(row, period=(f"x-ratelimit-renewalperiod-{name}",), period_refill="continuous")
 
 
 AZURE_HEADERS = (

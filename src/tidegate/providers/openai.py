@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Unit
-from tidegate.providers._common import IETF_ROW, at_admission
+from tidegate.core.values import Cause
+from tidegate.providers._common import IETF_ROW, at_admission, quota
 from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import ErrorRow, Provider
 
 _DOCS = "https://developers.openai.com/api/docs/guides/rate-limits read 2026-10-04 (provider-facts.md section 1)"
 
@@ -28,27 +28,15 @@ GENERATING = (
 CREDENTIAL = ("authorization", "openai-organization", "openai-project")
 
 
-def _row(name: str, unit: Unit, source: str, *spellings: str) -> HeaderRow:
-    spelled = spellings or (name,)
-    return HeaderRow(
-        name=name,
-        unit=unit,
-        source=source,
-        limit=tuple(f"x-ratelimit-limit-{s}" for s in spelled),
-        remaining=tuple(f"x-ratelimit-remaining-{s}" for s in spelled),
-        reset=tuple(f"x-ratelimit-reset-{s}" for s in spelled),
-    )
-
-
 _USAGE_BASED = "capture openai-200-usage-based-hyphen (2023-11-26); provider-facts.md section 1 (both spellings)"
 
 HEADERS = (
-    _row("requests", "requests", f"{_DOCS}; captures openai-200-rpm-6ms, openai-200-rpd-8.64s"),
-    _row("tokens", "tokens", f"{_DOCS}; capture openai-200-rpm-6ms"),
-    _row("input-images", "input_images", "capture openai-200-input-images (2025-06-20)"),
-    _row("project-tokens", "tokens", "capture openai-200-project-tokens (2025-11-24)"),
-    _row("project-requests", "requests", "provider-facts.md section 1, read 2026-11-21"),
-    _row("tokens-usage-based", "tokens", _USAGE_BASED, "tokens-usage-based", "tokens_usage_based"),
+    quota("requests", "requests", f"{_DOCS}; captures openai-200-rpm-6ms, openai-200-rpd-8.64s"),
+    quota("tokens", "tokens", f"{_DOCS}; capture openai-200-rpm-6ms"),
+    quota("input-images", "input_images", "capture openai-200-input-images (2025-06-20)"),
+    quota("project-tokens", "tokens", "capture openai-200-project-tokens (2025-11-24)"),
+    quota("project-requests", "requests", "provider-facts.md section 1, read 2026-11-21"),
+    quota("tokens-usage-based", "tokens", _USAGE_BASED, spellings=("tokens_usage_based",)),
 )
 
 _429 = frozenset({429})
