@@ -179,13 +179,21 @@ class SimulatedProvider:
         """Answer a request, at once or by timers."""
         if self._log is not None:
             connection.on_status = partial(self._logged, self._log, request)
+        try:
+            self._dispatch(request, connection)
+        except (ValueError, AttributeError, TypeError) as error:
+            _send(connection, 400, error_body(str(error)))
+
+    def _dispatch(self, request: Request, connection: Connection) -> None:
+        """Answer a request; raise ValueError, AttributeError or TypeError for a body that cannot be read."""
         route = _route(request.path)
         if route is not None and request.method == "POST":
             self._infer(request, connection, route)
         elif request.path.endswith(":countTokens") and request.method == "POST":
-            _count(request, connection)
+            _send(connection, 200, gemini.count_tokens(_body(request)))
         elif request.path == "/v1/messages/count_tokens" and request.method == "POST":
-            self._count_messages(request, connection)
+            question = self._counted(MESSAGES.read({"max_tokens": 1, **_body(request)}))
+            _send(connection, 200, {"input_tokens": question.input_tokens})
         elif (found := self._batches.handle(request)) is not None:
             connection.reply(found.status, found.headers, found.content, found.kind)
         elif request.path == "/v1/models" and request.method == "GET":
@@ -198,14 +206,6 @@ class SimulatedProvider:
     def _logged(self, log: RequestLog, request: Request, status: int) -> None:
         if not request.path.startswith("/_tidegate/"):
             log(LoggedRequest(self._clock() - self._began, request.method, request.path, _key(request, "", ""), status))
-
-    def _count_messages(self, request: Request, connection: Connection) -> None:
-        try:
-            question = self._counted(MESSAGES.read({"max_tokens": 1, **_body(request)}))
-        except (ValueError, AttributeError, TypeError) as error:
-            _send(connection, 400, error_body(str(error)))
-        else:
-            _send(connection, 200, {"input_tokens": question.input_tokens})
 
     def _answer_one(self, path: str, body: Body) -> tuple[int, dict[str, Any]]:
         route = _route(path)
@@ -233,8 +233,6 @@ class SimulatedProvider:
             except ConfigurationError as error:
                 value = repr(error.value)
                 _send(connection, 422, {"field": error.field, "value": value, "bound": error.bound})
-            except (ValueError, AttributeError, TypeError) as error:
-                _send(connection, 400, error_body(str(error)))
             else:
                 _send(connection, 200, {})
         else:
@@ -242,12 +240,8 @@ class SimulatedProvider:
 
     def _infer(self, request: Request, connection: Connection, route: RequestTarget) -> None:
         endpoint = route.endpoint
-        try:
-            body = _body(request)
-            question = self._counted(endpoint.read(body))
-        except (ValueError, AttributeError, TypeError) as error:
-            _send(connection, 400, error_body(str(error)))
-            return
+        body = _body(request)
+        question = self._counted(endpoint.read(body))
         scenario = self.accounts.scenario
         model = route.model or str(body.get("model") or "")
         streams = endpoint.stream is not None and endpoint.streams(body)
@@ -360,13 +354,6 @@ def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _count(request: Request, connection: Connection) -> None:
-    try:
-        _send(connection, 200, gemini.count_tokens(_body(request)))
-    except (ValueError, AttributeError, TypeError) as error:
-        _send(connection, 400, error_body(str(error)))
-
-
 def _key(request: Request, model: str, scope: str) -> str:
     headers = request.headers
     credential = headers.get("authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
@@ -404,18 +391,8 @@ def _refuse(
 
 
 def _models() -> dict[str, Any]:
-    rows = [
-        {
-            "id": name,
-            "object": "model",
-            "type": "model",
-            "created": 0,
-            "owned_by": "tidegate",
-            "display_name": name,
-            "created_at": "2026-01-01T00:00:00Z",
-        }
-        for name in MODELS
-    ]
+    same = {"object": "model", "type": "model", "created": 0, "owned_by": "tidegate"}
+    rows = [{"id": name, "display_name": name, "created_at": "2026-01-01T00:00:00Z", **same} for name in MODELS]
     return {"object": "list", "data": rows, "has_more": False, "first_id": MODELS[0], "last_id": MODELS[-1]}
 
 
