@@ -56,7 +56,7 @@ from tidegate.experiments.storage.schema import (
     runs,
     version,
 )
-from tidegate.experiments.storage.stored_forms import cleaned, encoded, now, shortened
+from tidegate.experiments.storage.stored_forms import cleaned, cleaned_if_any, encoded, now, shortened
 
 EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
 
@@ -100,11 +100,10 @@ def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> fro
     annotated = _one_each(
         annotation_rows, [_annotation(result, one) for result in judged for one in result.annotations]
     )
-    tallied = stage_sums.TallyUpdate(connection, sqlite, ended, annotated)
+    stage_sums.change(connection, sqlite, ended, annotated)
     for statement, values in _statements(sqlite, kept, ended, judged, annotated, at):
         if values:
             execute(connection, sqlite, statement, values)
-    tallied.save()
     stage_sums.save_usages(connection, sqlite, kept)
     for experiment_id in sorted({one.experiment_id for one in kept if isinstance(one, LogLine)}):
         connection.execute(_prune(), {"experiment": experiment_id, "kept": KEPT_LINES})
@@ -282,8 +281,8 @@ def _run(result: RunResult) -> Values:
         "repetition": result.repetition,
         "status": result.status,
         "output": result.output,
-        "error_kind": _cleaned(result.error_kind),
-        "error": _cleaned(result.error),
+        "error_kind": cleaned_if_any(result.error_kind),
+        "error": cleaned_if_any(result.error),
         "attempts": result.attempts,
         "seconds": result.seconds,
         "epoch": result.epoch,
@@ -309,10 +308,10 @@ def _annotation(result: AnnotationResult, one: Annotation) -> Values:
         "output": shortened(one.output),
         "status": one.status,
         "score": one.score,
-        "label": _cleaned(one.label),
+        "label": cleaned_if_any(one.label),
         "value": one.value,
-        "error_kind": _cleaned(one.error_kind),
-        "error": _cleaned(one.error),
+        "error_kind": cleaned_if_any(one.error_kind),
+        "error": cleaned_if_any(one.error),
         "attempts": result.attempts,
         "seconds": result.seconds,
         "epoch": result.epoch,
@@ -368,7 +367,3 @@ def _choices(answered_by: tuple[AnsweredBy, ...]) -> str | None:
 
 def _cut(text: str) -> str:
     return cleaned(text).encode()[:CHOICE_BYTES].decode(errors="ignore")
-
-
-def _cleaned(text: str | None) -> str | None:
-    return None if text is None else cleaned(text)

@@ -13,7 +13,7 @@ and adds the difference to the sums, in the same transaction. What an item of an
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -42,7 +42,7 @@ from tidegate.experiments.storage.records import (
     TaskCursor,
 )
 from tidegate.experiments.storage.schema import annotation_rows, execution_configs, runs, spend, tallies, usages
-from tidegate.experiments.storage.stored_forms import cleaned, shortened
+from tidegate.experiments.storage.stored_forms import cleaned_if_any, shortened
 from tidegate.experiments.storage.tally import ResultFacts, StageTally
 
 TASKS = "task"
@@ -58,60 +58,29 @@ Values = Mapping[str, Any]
 ByStage = dict[int, dict[str, StageTally]]
 
 
-class TallyUpdate:
-    """Changes of tallies by one batch; `save` writes them.
+def change(connection: Connection, sqlite: bool, ended: Sequence[Values], annotated: Sequence[Values]) -> None:
+    """Change the tallies by the rows that a batch is about to write, one of each identity."""
+    known = _read(connection, {row["experiment_id"] for row in (*ended, *annotated)})
+    touched: dict[tuple[int, str], StageTally] = {}
 
-    `ended` and `annotated` are the rows that the batch is about to write, one of each identity.
-    """
+    def stage(number: int, name: str) -> StageTally:
+        return touched.setdefault((number, name), known[number].setdefault(name, StageTally()))
 
-    def __init__(
-        self,
-        connection: Connection,
-        sqlite: bool,
-        ended: Sequence[Values],
-        annotated: Sequence[Values],
-    ) -> None:
-        self._connection = connection
-        self._sqlite = sqlite
-        self._tallies = _read(connection, {row["experiment_id"] for row in (*ended, *annotated)})
-        self._touched: set[tuple[int, str]] = set()
-        self._add_runs(ended)
-        self._add_annotations(annotated)
-
-    def save(self) -> None:
-        _save(
-            self._connection,
-            self._sqlite,
-            ((number, stage, self._tallies[number][stage]) for number, stage in sorted(self._touched)),
-        )
-
-    def _stage(self, number: int, stage: str) -> StageTally:
-        self._touched.add((number, stage))
-        return self._tallies[number].setdefault(stage, StageTally())
-
-    def _add_runs(self, rows: Sequence[Values]) -> None:
-        known = {
-            (row.experiment_id, row.ordinal, row.repetition): _facts(row._mapping)
-            for row in _stored(self._connection, self._sqlite, runs, rows)
-        }
-        for number, of_one in _grouped(rows, lambda row: row["experiment_id"]).items():
-            stage = self._stage(number, TASKS)
-            for row in of_one:
-                before = known.get(_item(row))
-                # The statement of the batch writes no failed result over an ok one.
-                if before is None or before.status != "ok" or row["status"] == "ok":
-                    stage.change([before] if before else [], [_facts(row)])
-
-    def _add_annotations(self, rows: Sequence[Values]) -> None:
-        known: dict[tuple[Item, str], dict[str | None, ResultFacts]] = {}
-        for row in _stored(self._connection, self._sqlite, annotation_rows, rows):
-            facts = _facts(row._mapping)
-            item = (row.experiment_id, row.ordinal, row.repetition), row.evaluator
-            known.setdefault(item, {})[facts.output] = facts
-        for (number, evaluator), of_one in _grouped(rows, lambda row: (row["experiment_id"], row["evaluator"])).items():
-            stage = self._stage(number, evaluator)
-            for item, results in _grouped(of_one, _item).items():
-                _change(stage, known.get((item, evaluator), {}), [_facts(row) for row in results])
+    runs_before = {_item(row): _facts(row) for row in _stored(connection, sqlite, runs, ended)}
+    for row in ended:
+        before = runs_before.get(_item(row))
+        # The statement of the batch writes no failed result over an ok one.
+        if before is None or before.status != "ok" or row["status"] == "ok":
+            stage(row["experiment_id"], TASKS).change([before] if before else [], [_facts(row)])
+    judged_before: dict[tuple[Item, str], dict[str | None, ResultFacts]] = {}
+    for row in _stored(connection, sqlite, annotation_rows, annotated):
+        judged_before.setdefault((_item(row), row["evaluator"]), {})[row["output"]] = _facts(row)
+    judged: dict[tuple[Item, str], list[ResultFacts]] = {}
+    for row in annotated:
+        judged.setdefault((_item(row), row["evaluator"]), []).append(_facts(row))
+    for (item, evaluator), results in judged.items():
+        _change(stage(item[0], evaluator), judged_before.get((item, evaluator), {}), results)
+    _save(connection, sqlite, ((*key, tally) for key, tally in sorted(touched.items(), key=lambda each: each[0])))
 
 
 def _change(stage: StageTally, before: Mapping[str | None, ResultFacts], results: Sequence[ResultFacts]) -> None:
@@ -121,13 +90,6 @@ def _change(stage: StageTally, before: Mapping[str | None, ResultFacts], results
         if facts.status == "ok" or facts.output not in after:
             after[facts.output] = facts
     stage.change(list(before.values()), list(after.values()))
-
-
-def _grouped(rows: Sequence[Values], key: Callable[[Values], Any]) -> dict[Any, list[Values]]:
-    found: dict[Any, list[Values]] = {}
-    for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
 
 
 def lock(connection: Connection, experiment_ids: Iterable[int]) -> None:
@@ -206,10 +168,10 @@ def _save(connection: Connection, sqlite: bool, changed: Iterable[tuple[int, str
         connection.execute(_putting(sqlite), values)
 
 
-def _stored(connection: Connection, sqlite: bool, table: Table, rows: Sequence[Values]) -> list[Any]:
+def _stored(connection: Connection, sqlite: bool, table: Table, rows: Sequence[Values]) -> Sequence[Any]:
     if not rows:
         return []
-    return list(connection.execute(_before(sqlite, table), item_values(sqlite, map(_item, rows))))
+    return connection.execute(_before(sqlite, table), item_values(sqlite, map(_item, rows))).mappings().all()
 
 
 @cache
@@ -394,15 +356,11 @@ def _row(result: RunResult | AnnotationResult | ItemAttempts, usage: ItemUsage) 
         # A batch may be read again under a later claim; its rows come before those of any claim.
         "run_epoch": usage.batch - CHUNK_CLAIMS if usage.batch else result.epoch,
         **usage.tokens._asdict(),
-        "model": _cleaned(usage.model),
-        "finish_reason": _cleaned(usage.finish_reason),
-        "request_id": _cleaned(usage.request_id),
+        "model": cleaned_if_any(usage.model),
+        "finish_reason": cleaned_if_any(usage.finish_reason),
+        "request_id": cleaned_if_any(usage.request_id),
         "waited": usage.waited,
     }
-
-
-def _cleaned(text: str | None) -> str | None:
-    return None if text is None else cleaned(text)
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:

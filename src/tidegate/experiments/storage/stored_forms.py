@@ -80,6 +80,10 @@ def cleaned(text: str) -> str:
     return text.replace("\x00", "�").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def cleaned_if_any(text: str | None) -> str | None:
+    return None if text is None else cleaned(text)
+
+
 def _dumped(value: object, sort_keys: bool) -> str:
     try:
         text = json.dumps(value, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
