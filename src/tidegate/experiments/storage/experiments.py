@@ -12,7 +12,7 @@ the transaction deletes what depends on the experiment itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -22,7 +22,6 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
-    and_,
     case,
     delete,
     exists,
@@ -231,8 +230,8 @@ OF_EXPERIMENT = (
 )  # fmt: skip
 """Tables with the number of the experiment, in an order in which their rows can be deleted."""
 
-UNUSED, LOCKED, SHARED = (f"{PREFIX}{name}" for name in ("unused", "locked", "shared"))
-"""Temporary tables of digests: those of the deleted rows, those of them that no import uses, and those still in use."""
+FREE = f"{PREFIX}free"
+"""Temporary table of the digests of the deleted rows whose contents no import uses now."""
 
 
 def next_number(table: Any, freed: ColumnElement[int]) -> ColumnElement[int]:
@@ -255,44 +254,23 @@ def _remove(sqlite: bool, experiment_id: int, connection: Connection) -> bool:
     dataset_id = connection.execute(select(experiments.c.dataset_id).where(of_experiment)).scalar_one()
     # An import that goes on would add rows after their contents are noted.
     connection.execute(select(datasets.c.id).where(datasets.c.id == dataset_id).with_for_update())
-    rows = dataset_rows.c.dataset_id == dataset_id
-    _note_unused(sqlite, connection, rows)
     for table in OF_EXPERIMENT:
         connection.execute(delete(table).where(table.c.experiment_id == experiment_id))
     connection.execute(delete(experiments).where(of_experiment))
-    connection.execute(delete(dataset_rows).where(rows))
+    if not sqlite:
+        # Once a content is locked, no import can begin to use it. One that was locked before is in use.
+        of_rows = f"FROM {dataset_rows.name} r JOIN {contents.name} c ON c.digest = r.digest"
+        free = f"SELECT c.digest {of_rows} WHERE r.dataset_id = {dataset_id} FOR UPDATE OF c SKIP LOCKED"
+        connection.execute(text(f"CREATE TEMPORARY TABLE {FREE} ON COMMIT DROP AS {free}"))
+    connection.execute(delete(dataset_rows).where(dataset_rows.c.dataset_id == dataset_id))
     connection.execute(delete(datasets).where(datasets.c.id == dataset_id))
-    for statement in _without_unused(sqlite):
-        connection.execute(text(statement))
-    if sqlite:
+    if not sqlite:
+        used = f"SELECT 1 FROM {dataset_rows.name} r WHERE r.digest = c.digest"
+        unused = f"USING {FREE} f WHERE c.digest = f.digest AND NOT EXISTS ({used})"
+        connection.execute(text(f"DELETE FROM {contents.name} c {unused}"))
+    else:
+        in_use = select(dataset_rows.c.digest).where(dataset_rows.c.digest.isnot(None))
+        connection.execute(delete(contents).where(contents.c.digest.not_in(in_use)))
         # PostgreSQL's sequences give no number twice.
         connection.execute(insert(deleted).values(experiment_id=experiment_id, dataset_id=dataset_id, deleted_at=now()))
     return True
-
-
-def _note_unused(sqlite: bool, connection: Connection, rows: ColumnElement[bool]) -> None:
-    of_rows = select(dataset_rows.c.digest).where(and_(rows, dataset_rows.c.digest.isnot(None))).distinct()
-    digests = of_rows.compile(connection, compile_kwargs={"literal_binds": True})
-    kind = "BLOB" if sqlite else "bytea"
-    at_end = "" if sqlite else " ON COMMIT DROP"
-    connection.execute(text(f"CREATE TEMPORARY TABLE {UNUSED} (digest {kind} PRIMARY KEY){at_end}"))
-    connection.execute(text(f"INSERT INTO {UNUSED} {digests}"))
-
-
-def _without_unused(sqlite: bool) -> Iterator[str]:
-    """Yield the statements that delete the noted contents which no other row has."""
-    of_rows, of_contents = dataset_rows.name, contents.name
-    if sqlite:
-        # A cross join has a fixed order: one scan of the rows, with a look at each noted digest.
-        shared = f"SELECT DISTINCT u.digest FROM {of_rows} r CROSS JOIN {UNUSED} u ON u.digest = r.digest"
-        yield f"CREATE TEMPORARY TABLE {SHARED} AS {shared}"
-        yield f"DELETE FROM {UNUSED} WHERE digest IN (SELECT digest FROM {SHARED})"
-        yield f"DELETE FROM {of_contents} WHERE digest IN (SELECT digest FROM {UNUSED})"
-        yield f"DROP TABLE {SHARED}"
-        yield f"DROP TABLE {UNUSED}"
-        return
-    # Once a content is locked, no import can begin to use it. One that was locked before is in use.
-    free = f"SELECT c.digest FROM {UNUSED} u JOIN {of_contents} c ON c.digest = u.digest FOR UPDATE OF c SKIP LOCKED"
-    yield f"CREATE TEMPORARY TABLE {LOCKED} ON COMMIT DROP AS {free}"
-    used = f"SELECT 1 FROM {of_rows} r WHERE r.digest = c.digest"
-    yield f"DELETE FROM {of_contents} c USING {LOCKED} l WHERE c.digest = l.digest AND NOT EXISTS ({used})"
