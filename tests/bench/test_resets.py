@@ -126,3 +126,11 @@ def test_a_stated_window_that_answers_deny_is_inferred() -> None:
 def test_a_small_bucket_of_a_window_that_is_not_usual_refuses_next_to_nothing(limit: Limit) -> None:
     """Its resets are below a second; while any such reset was believed, two requests a call were refused."""
     assert Play(limit, "openai", 300, 40).refused <= 0.05
+
+
+@pytest.mark.parametrize(("dialect", "limit", "content"), [("openai", 117, 1.95), ("anthropic", 68, 1.14)])
+def test_what_does_not_fit_into_a_small_bucket_is_taken_by_nobody(dialect: str, limit: int, content: float) -> None:
+    """What came back beyond the content looked like another client's use, so the calls went ever more rarely."""
+    play = Play(Limit(limit=limit, window=60.0, burst=content), dialect, limit, 128, 0.45)
+    assert play.ratio < 1.1
+    assert play.refused < 0.15

@@ -146,6 +146,7 @@ class TokenBucketMirror(QuotaMirror):
         "_held",
         "_hidden",
         "_margin",
+        "_overflows",
         "_refill_check",
         "_reorder",
         "_round_trip",
@@ -180,6 +181,8 @@ class TokenBucketMirror(QuotaMirror):
         self._held = 0.0
         self._round_trip = OVERTAKEN_SECONDS
         self._drag = self._drag_seen = 0.0
+        # What came back did not fit: the quota holds no more than the most that it was seen to hold.
+        self._overflows = False
 
     @property
     def turned(self) -> Refill | None:
@@ -205,6 +208,9 @@ class TokenBucketMirror(QuotaMirror):
         if amount + reserve <= 0.0:
             return now
         need = min(amount + reserve + self.margin, self._brim)
+        if (self._overflows or self.period.capacity is not None) and self.trial.peak < need:
+            # The units that are to stay were never there.
+            need = max(amount + reserve, self.trial.peak)
         missing = need - self.level(now)
         if missing <= 1e-9 * self.limit:
             return now
@@ -339,7 +345,7 @@ class TokenBucketMirror(QuotaMirror):
         level = self.limit if self.limit < reading.remaining else reading.remaining
         if not level > -self.limit:
             level = -self.limit
-        whole = level
+        whole, stands = level, False
         if self.limit <= MAX_FRACTIONAL_REQUESTS and self.unit == "requests":
             level = self.period.whole_level(reading, level)
         least = most = level
@@ -353,8 +359,9 @@ class TokenBucketMirror(QuotaMirror):
                 level = (least + most) / 2.0
         if debit is not None and self.unit == "requests":
             held = whole + debit.amount
+            stands = held == self.trial.peak
             if held > self.trial.peak:
-                self.trial.peak = held
+                self.trial.peak, self._overflows = held, False
             if debit.waited:
                 self._try_window(reading, held, debit, sent_at, now)
         if order <= self._anchor_order:
@@ -384,7 +391,11 @@ class TokenBucketMirror(QuotaMirror):
         refilled = self._anchor_level + self.rate * since
         if self.unit == "requests":
             if since > 0.0 and not first and self.period.capacity is None:
-                self._see_others((min(self._brim, refilled) - confirmed - level) / since, since)
+                taken = min(self._brim, refilled) - confirmed - level
+                if stands and taken > 0.0:
+                    # It held as much as ever, so what came back did not fit, and nobody took it.
+                    taken, self._overflows = 0.0, True
+                self._see_others(taken / since, since)
         else:
             refused = debit is not None and not debit.by_rule
             changed = not first and self._learn_charging(least, level, most, since, refused, order, sent_at, now)
