@@ -9,7 +9,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo programs environments test test-long test-real test-browser test-servers docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites never-worse limiters docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
+.PHONY: demo programs environments test test-long test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites never-worse limiters docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -31,18 +31,12 @@ programs:
 environments: programs $(ENVS)/lint/ready $(ENVS)/docs/ready $(ENVS)/test/ready $(ENVS)/openai2/ready \
 	$(ENVS)/aiobotocore/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready $(ENVS)/notebook/ready
 
-# With servers that are no Python packages. The tests start and stop them on ports of their own. Those of the browser
-# wait most of the time, so the others run beside them.
-test-real: $(ENVS)/test/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready $(ENVS)/notebook/ready programs
-	$(MAKE) -j 2 --output-sync=target test-browser test-servers
-	$(ENVS)/test/bin/python -m conformance.never_worse --short --lanes 2
-
-test-browser: $(ENVS)/browser/axe/$(AXE) programs
-	$(ENVS)/browser/bin/python -m pytest -m real tests/browser
-
-test-servers: $(ENVS)/node/ready test-notebook test-inspect programs
+# With servers that are no Python packages. The tests start and stop them on ports of their own.
+test-real: $(ENVS)/test/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready programs test-notebook test-inspect
 	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
+	$(ENVS)/browser/bin/python -m pytest -m real tests/browser
 	$(ENVS)/test/bin/python -m pytest -m real tests/node
+	$(ENVS)/test/bin/python -m conformance.never_worse --short --lanes 2
 
 # The pictures of docs/page.md, from the browser tests.
 docs-shots: $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) programs

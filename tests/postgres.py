@@ -35,6 +35,9 @@ SETTINGS = {
     "unix_socket_directories": "",
     "timezone": "Pacific/Auckland",
 }
+CHILDREN_LEFT = "pre-existing shared memory block"
+"""What the log of PostgreSQL says where children of a killed server have not ended yet."""
+
 PATIENCE = 300.0
 LEFT = "TESTS_POSTGRESQL_CLUSTER"
 """Variable with the path of an unused cluster, which the first server of a run of tests leaves for the others."""
@@ -86,8 +89,29 @@ class Server:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
 
     def start(self) -> None:
+        until = time.monotonic() + PATIENCE
+        seen = self._launch()
+        while True:
+            try:
+                psycopg.connect(self.url("postgres"), connect_timeout=5).close()
+                return
+            except psycopg.OperationalError as error:
+                assert self._process is not None
+                said = (self._folder / "log").read_text(errors="replace")
+                if self._process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"PostgreSQL does not start: {said[-2000:]}") from error
+                time.sleep(0.02)
+                if CHILDREN_LEFT in said[seen:]:
+                    # Children of a killed server end a moment after it.
+                    self.stop()
+                    seen = self._launch()
+
+    def _launch(self) -> int:
+        """Start the server; return the characters that its log had before."""
+        path = self._folder / "log"
         options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
-        with (self._folder / "log").open("ab") as log:
+        with path.open("ab") as log:
+            seen = len(path.read_text(errors="replace"))
             self._process = subprocess.Popen(
                 ["sh", "-c", GUARD, "sh", self._bin / "postgres", "-D", "cluster", "-p", str(self.port), *options],
                 cwd=self._folder,
@@ -97,16 +121,7 @@ class Server:
                 start_new_session=True,
                 **self._as,
             )
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                psycopg.connect(self.url("postgres"), connect_timeout=5).close()
-                return
-            except psycopg.OperationalError as error:
-                if self._process.poll() is not None or time.monotonic() > until:
-                    log_text = (self._folder / "log").read_text(errors="replace")
-                    raise RuntimeError(f"PostgreSQL does not start: {log_text[-2000:]}") from error
-                time.sleep(0.02)
+        return seen
 
     def stop(self) -> None:
         """Shuts the server down; whoever is connected loses the connection."""
