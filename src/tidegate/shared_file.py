@@ -19,7 +19,7 @@ CAN_LOCK = fcntl is not None
 
 MAGIC = b"tidegate"
 
-VERSION = 14
+VERSION = 15
 """Version of all shared files; any change of a layout or of a payload raises it. Version 1 had no header, version 5 no
 kind."""
 

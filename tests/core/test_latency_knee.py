@@ -56,6 +56,14 @@ def test_where_more_in_flight_only_takes_longer_the_limit_goes_just_above_the_kn
     assert 22 <= server.limit <= 36
 
 
+@pytest.mark.parametrize("seed", range(effort(3, 12)))
+def test_one_higher_limit_that_gains_nothing_is_followed_by_no_higher_one(seed: int) -> None:
+    server = Server(knee(16), seed=seed, spread=0.9)
+    server.run(90.0)
+    assert len(server.limits) > 2
+    assert max(server.limits) < 128
+
+
 @pytest.mark.parametrize("seed", range(effort(2, 5)))
 @pytest.mark.parametrize("spread", [0.2, 1.0])
 def test_a_provider_that_keeps_up_is_given_all(seed: int, spread: float) -> None:

@@ -131,8 +131,9 @@ def test_a_pause_is_at_most_twice_what_was_asked_for_unless_a_later_call_is_refu
     """Waves of calls that are in flight together are refused within a second; between them calls are answered."""
     scene, draw = Scene(), Random(seed)
     for _ in range(6):
-        for each in send(scene, draw.randint(6, 10)):
-            scene.clock.advance(0.1)
+        calls = send(scene, draw.randint(6, 10))
+        scene.clock.advance(0.1)
+        for each in calls:
             each.reply(OK)
         most = 0.0
         for each in send(scene, draw.randint(1, 8)):

@@ -22,13 +22,14 @@ less than `WORTHWHILE_GAIN_SHARE` of its due gain above a lower one, beyond chan
 second times the latency below the knee.
 
 Latencies also change by themselves, so a cut has to prove itself. If calls under the new limit take as long as before,
-the old limit is restored and all levels are cleared. From time to time a higher limit is tried.
+the old limit is restored and all levels are cleared. From time to time a limit twice as high is tried, and another one
+after that only where the first one surely gains enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import log, sqrt
+from math import exp, log, sqrt
 
 from tidegate.core.backoff import FIRST_GRACE_SECONDS, MAX_PAUSE_SECONDS, REFUSED_CUT_FACTOR
 from tidegate.core.values import INFINITY
@@ -53,39 +54,51 @@ chance."""
 FIRST_HOLD_SECONDS = 10.0
 """Seconds after the first cut before a higher limit is tried; they double with each cut, up to the longest pause."""
 
-NEXT_STEP_SECONDS = 2.0
-"""Seconds from one such step to the next, while the limit proves useful."""
+STEP_ROUNDS = 2
+"""Answers for each call in flight from one such step to the next."""
 
 
 class LatencyLevel:
-    """Answers of one level: sums of their number, latencies (seconds), squared latencies and numbers in flight."""
+    """Answers of one level: sums of their number, of logarithms of latencies, of their squares, of numbers in flight.
 
-    __slots__ = ("count", "flying", "seconds", "squares")
+    Logarithms, because latencies have heavy tails: one call that takes ten times as long would hide a doubling. `fresh`
+    counts the answers since the limit was raised last.
+    """
+
+    __slots__ = ("count", "flying", "fresh", "logs", "squares")
 
     def __init__(self) -> None:
-        self.count = self.seconds = self.squares = self.flying = 0.0
+        self.count = self.logs = self.squares = self.flying = 0.0
+        self.fresh = 0
+
+    def include(self, other: LatencyLevel) -> None:
+        """Add the answers of another level."""
+        self.count += other.count
+        self.logs += other.logs
+        self.squares += other.squares
+        self.flying += other.flying
 
     def add(self, flying: int, seconds: float) -> None:
         if self.count >= LEVEL_HALVING_ANSWERS:
             self.count /= 2.0
-            self.seconds /= 2.0
+            self.logs /= 2.0
             self.squares /= 2.0
             self.flying /= 2.0
+        latency = log(seconds)
         self.count += 1.0
-        self.seconds += seconds
-        self.squares += seconds * seconds
+        self.logs += latency
+        self.squares += latency * latency
         self.flying += flying
 
     @property
     def mean(self) -> float:
-        return self.seconds / self.count
+        """Return the mean logarithm of the latencies."""
+        return self.logs / self.count
 
     @property
-    def doubt(self) -> float:
-        """Return the standard error of the mean, as a share of the mean."""
-        mean = self.mean
-        variance = max(0.0, self.squares / self.count - mean * mean)
-        return sqrt(variance / self.count) / mean if mean > 0.0 else 0.0
+    def variance(self) -> float:
+        """Return the squared standard error of the mean."""
+        return max(0.0, self.squares / self.count - self.mean**2) / self.count
 
 
 class LatencyKnee:
@@ -94,64 +107,77 @@ class LatencyKnee:
     `useful` is the highest limit worth having, infinity where none is known. Instants are monotonic seconds.
     """
 
-    __slots__ = ("_again_at", "_cut_at", "_hold", "_levels", "_proving", "useful")
+    __slots__ = ("_again_at", "_cut_at", "_hold", "_levels", "_proving", "_raised", "useful")
 
     def __init__(self) -> None:
         self.useful = INFINITY
         self._levels: dict[int, LatencyLevel] = {}
         self._cut_at = -INFINITY
-        self._proving = 0.0
+        self._proving = INFINITY
         self._again_at = INFINITY
         self._hold = FIRST_HOLD_SECONDS
+        self._raised = False
 
     def answered(self, flying: int, sent_at: float, now: float) -> bool:
         """Add an answer to what was sent at `sent_at` as the `flying`-th in flight; return whether `useful` changed."""
-        if sent_at < self._cut_at:
+        took = now - sent_at
+        if sent_at < self._cut_at or took <= 0.0:
             return False
         place = flying.bit_length()
         level = self._levels.get(place)
         if level is None:
             level = self._levels[place] = LatencyLevel()
-        level.add(flying, now - sent_at)
+        level.add(flying, took)
         if level.count % LEVEL_ANSWERS:
             return False
-        if self._proving:
+        level.fresh += LEVEL_ANSWERS
+        if self._proving < INFINITY:
             return self._prove(level)
-        if now >= self._again_at and flying >= self.useful - 1.0:
-            self.useful *= 2.0  # the next level
-            self._again_at = now + NEXT_STEP_SECONDS
+        futile, proven = self._judge(place, level)
+        if futile:
+            self._cut(level, now)
             return True
-        return self._judge(place, level, now)
-
-    def _judge(self, place: int, high: LatencyLevel, now: float) -> bool:
-        """Cut the limit where a level brings too little above any lower one; return whether it did."""
-        quickest = high.mean
-        futile = False
-        for lower, low in self._levels.items():
-            if lower >= place or low.count < LEVEL_ANSWERS:
-                continue
-            quickest = min(quickest, low.mean)
-            more = high.flying / high.count * low.count / low.flying
-            if more < APART:
-                continue
-            allowed = more / (1.0 + WORTHWHILE_GAIN_SHARE * (more - 1.0))
-            sure = 1.0 - LEVEL_DOUBT_DEVIATIONS * sqrt(high.doubt**2 + low.doubt**2)
-            futile = futile or high.mean * sure > allowed * low.mean
-        if not futile:
+        if now < self._again_at or flying < self.useful - 1.0:
             return False
-        self.useful = max(1.0, quickest * high.flying / high.seconds)
+        # Quick answers come first, so a step counts as proven after as many answers as calls went in two rounds.
+        if self._raised and not (proven and level.fresh >= STEP_ROUNDS * self.useful):
+            return False
+        self.useful *= 2.0  # the next level
+        self._raised = True
+        for each in self._levels.values():
+            each.fresh = 0
+        return True
+
+    def _judge(self, place: int, high: LatencyLevel) -> tuple[bool, bool]:
+        """Return whether a level surely brings too little above lower ones, and whether it surely brings enough."""
+        futile, proven = False, True
+        low = LatencyLevel()
+        for level in (self._levels[lower] for lower in sorted(self._levels) if lower < place):
+            low.include(level)
+            more = high.flying / high.count * low.count / low.flying
+            if low.count < LEVEL_ANSWERS or more < APART:
+                continue
+            excess = high.mean - low.mean - log(more / (1.0 + WORTHWHILE_GAIN_SHARE * (more - 1.0)))
+            doubt = LEVEL_DOUBT_DEVIATIONS * sqrt(high.variance + low.variance)
+            futile, proven = futile or excess > doubt, proven and excess < -doubt
+        return futile, proven
+
+    def _cut(self, high: LatencyLevel, now: float) -> None:
+        """Cut the limit to what brings as many answers at the latency below the knee."""
+        quickest = min(each.mean for each in self._levels.values() if each is high or each.count >= LEVEL_ANSWERS)
+        self.useful = max(1.0, exp(quickest - high.mean) * high.flying / high.count)
         self._levels.clear()
         self._cut_at = now
+        self._raised = False
         # Relief is a latency nearer to that below the knee than to that above it.
         self._proving = (high.mean + quickest) / 2.0
         self._again_at = now + self._hold
         self._hold = min(MAX_PAUSE_SECONDS, 2.0 * self._hold)
-        return True
 
     def _prove(self, level: LatencyLevel) -> bool:
         """Undo a cut that brought no relief, because latencies had changed by themselves; return whether it did."""
         relieved = level.mean <= self._proving
-        self._proving = 0.0
+        self._proving = INFINITY
         if relieved:
             return False
         self._levels.clear()
