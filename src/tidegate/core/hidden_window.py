@@ -55,7 +55,8 @@ class HiddenWindow:
 
     `size` is the number of calls, of which the first was sent at `begun_at`. A new window began after `refused_at`, and
     not after `admitted_at`. The model is on trial until it is `confirmed`. Where no `size` is known, the first refusal
-    shows it (`settle`). The calls of the first window were sent within `run` seconds.
+    shows it (`settle`). The calls of the first window were sent within `run` seconds. `outgrown` is the size of the first
+    two windows where the second one admitted more calls, else 0.
     """
 
     __slots__ = (
@@ -84,6 +85,7 @@ class HiddenWindow:
         "_tries",
         "_used",
         "admitted",
+        "outgrown",
         "settled",
         "size",
         "waiting",
@@ -108,12 +110,17 @@ class HiddenWindow:
         self._refusals_block = False
         # The model before a trial that was admitted, until a whole window was admitted after it.
         self._former: tuple[deque[tuple[int, float, float]], float, float, bool] | None = None
-        self._tries = self._used = self._full = self._check_after = self._checked = 0
+        self.outgrown = self._tries = self._used = self._full = self._check_after = self._checked = 0
 
     @property
     def begun_at(self) -> float:
         """Return an instant at which the present window had begun."""
         return self._begun[-1][2]
+
+    @property
+    def first_at(self) -> float:
+        """Return when the first call of the oldest window that is kept went."""
+        return self._begun[0][2]
 
     @property
     def confirmed(self) -> bool:
@@ -185,6 +192,8 @@ class HiddenWindow:
             return self.wait(now, refused=True), True
         if self._former is not None:
             # Calls of the old window were left over, so it admits more than it seemed.
+            if self._used == 2 * self.size:
+                self.outgrown = self.size
             self.size += self.admitted
             self._check_after = 0
             self._begun, self._least, self._most, self._fixed = self._former

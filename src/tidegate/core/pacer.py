@@ -337,12 +337,13 @@ class Pacer:
     def _refuse_windowed(self, let_in: int, mark: int, sent_at: float, now: float) -> bool:
         """Return whether a window explains the calls before a refusal: its model continues, or the next is known."""
         windows = self._windows
-        if windows.refuse(self.spacing, self.stated, let_in, sent_at, now):
-            return True
-        growth = windows.growth(self.gauge, mark, sent_at)
+        explained = windows.refuse(self.spacing, self.stated, let_in, sent_at, now)
+        growth = windows.growth(self.gauge, mark, sent_at, explained)
         if growth is not None:
             self.phase = PacerPhase.RAMP
             self._ramp.continue_by(growth, self.spacing, mark, sent_at, now)
+            return True
+        if explained:
             return True
         self._leave_window(now)
         return windows.expect(let_in)

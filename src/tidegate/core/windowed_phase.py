@@ -189,23 +189,27 @@ class WindowedPhase:
             return True
         return False
 
-    def growth(self, gauge: RateMeter, number: int, sent_at: float) -> GrowthLimit | None:
+    def growth(self, gauge: RateMeter, number: int, sent_at: float, explained: bool) -> GrowthLimit | None:
         """Return the limit on growth that the refusal of call `number` shows, None where it shows none.
 
-        The window after the very first run admitted more calls than that run, within one period.
+        The first or second window after the very first run admitted more calls than that run, within one period.
         """
         model = self._model
-        calls = [each for each in gauge.sends if model.begun_at <= each[1] and each[0] < number]
-        first = gauge.first is not None and model.alike(gauge.first.calls)
-        if model.confirmed or not first or model.size != self.run_calls or model.alike(len(calls)):
+        if not explained:
+            calls = [each for each in gauge.sends if model.begun_at <= each[1] and each[0] < number]
+            first = gauge.first is not None and model.alike(gauge.first.calls)
+            if model.confirmed or not first or model.size != self.run_calls or model.alike(len(calls)):
+                return None
+            if len(calls) < model.size or sent_at - model.begun_at >= self.refused_at - self.run_begun_at:
+                return None
+        elif model.outgrown != self.run_calls:
             return None
-        if len(calls) < model.size or sent_at - model.begun_at >= self.refused_at - self.run_begun_at:
-            return None
-        growth = GrowthLimit(Burst(model.size, self.run_ended_at - self.run_begun_at), self.run_ended_at)
+        growth = GrowthLimit(Burst(self.run_calls, self.run_ended_at - self.run_begun_at), self.run_ended_at)
         growth.silent(self.refused_at)
-        if not growth.found(model.begun_at, calls[0][0]):
+        sends = sorted([*(each for each in gauge.sends if each[1] >= model.first_at), (number, sent_at)])
+        if not growth.found(sends[0][1], sends[0][0]):
             return None
-        for place, at in (*calls[1:], (number, sent_at), *(each for each in gauge.sends if each[0] > number)):
+        for place, at in sends[1:]:
             growth.sent(at, place)
         return growth
 
