@@ -55,8 +55,8 @@ class HiddenWindow:
 
     `size` is the number of calls, of which the first was sent at `begun_at`. A new window began after `refused_at`, and
     not after `admitted_at`. The model is on trial until it is `confirmed`. Where no `size` is known, the first refusal
-    shows it (`settle`). The calls of the first window were sent within `run` seconds. `outgrown` is the size of the first
-    two windows where the second one admitted more calls, else 0.
+    shows it (`settle`). The calls of the first window were sent within `run` seconds. `outgrown` is the size of the
+    first two windows where the second one admitted more calls, else 0.
     """
 
     __slots__ = (
