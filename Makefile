@@ -44,8 +44,9 @@ docs-shots: $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) programs
 	TIDEGATE_SHOTS=docs/images $(ENVS)/browser/bin/python -m pytest -m real tests/browser/test_shots.py tests/browser/test_experiments.py
 	pngquant --quality 70-95 --speed 1 --strip --force --ext .png docs/images/page-*.png
 
+# The former major version of the OpenAI SDK. The tests of other SDKs run in `make test`.
 test-openai2: $(ENVS)/openai2/ready
-	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk
+	$(ENVS)/openai2/bin/python -m pytest -n auto -k openai tests/sdk
 
 # aiobotocore pins a range of botocore that boto3's newest is not in.
 test-aiobotocore: $(ENVS)/aiobotocore/ready
