@@ -38,7 +38,7 @@ def open_until(limit: ConcurrencyLimit, end: float, now: float = 0.0) -> float:
 
 def capped(limit: ConcurrencyLimit, in_flight: int, now: float = 0.0, confirmed: bool = False) -> None:
     """The attempt that made it `in_flight` was refused, and as many as before it were let in."""
-    assert limit.refused(in_flight, in_flight - 1, now, True, GRACE, confirmed)
+    assert limit.refused(in_flight, in_flight - 1, now, now, True, GRACE, confirmed)
 
 
 def test_a_start_above_the_highest_is_the_highest() -> None:
@@ -96,7 +96,7 @@ def test_a_client_that_does_not_use_its_slots_earns_none(limit: ConcurrencyLimit
 
 def test_a_refusal_under_the_ceiling_lowers_it(limit: ConcurrencyLimit) -> None:
     capped(limit, 33)
-    assert limit.refused(20, 19, 1.0, True, GRACE)
+    assert limit.refused(20, 19, 1.0, 1.0, True, GRACE)
     assert limit.limit == 19
 
 
@@ -128,6 +128,13 @@ def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(
         capped(limit, 33, now, confirmed)
     assert delays[: len(expected)] == pytest.approx(expected)
     assert delays[-1] == MAX_TRIAL_SECONDS
+
+
+def test_refusal_of_an_attempt_that_went_before_a_single_slot_does_not_confirm_it(limit: ConcurrencyLimit) -> None:
+    """Attempts that were in flight together are refused one after another; a bucket of one call does so too."""
+    capped(limit, 2, 5.0, confirmed=True)
+    assert limit.refused(2, 1, 4.999, 5.001, True, GRACE, True)
+    assert limit.opens_at(5.001) < 5.0 + MAX_TRIAL_SECONDS / 2.0
 
 
 def test_a_header_never_lowers_the_limit_nor_lifts_it_past_the_highest(limit: ConcurrencyLimit) -> None:

@@ -71,13 +71,6 @@ class LatencyLevel:
         self.count = self.logs = self.squares = self.flying = 0.0
         self.fresh = 0
 
-    def include(self, other: LatencyLevel) -> None:
-        """Add the answers of another level."""
-        self.count += other.count
-        self.logs += other.logs
-        self.squares += other.squares
-        self.flying += other.flying
-
     def add(self, flying: int, seconds: float) -> None:
         if self.count >= LEVEL_HALVING_ANSWERS:
             self.count /= 2.0
@@ -151,14 +144,19 @@ class LatencyKnee:
     def _judge(self, place: int, high: LatencyLevel) -> tuple[bool, bool]:
         """Return whether a level surely brings too little above lower ones, and whether it surely brings enough."""
         futile, proven = False, True
-        low = LatencyLevel()
-        for level in (self._levels[lower] for lower in sorted(self._levels) if lower < place):
-            low.include(level)
-            more = high.flying / high.count * low.count / low.flying
-            if low.count < LEVEL_ANSWERS or more < APART:
+        count = logs = squares = flying = 0.0
+        for lower in sorted(self._levels):
+            if lower >= place:
+                break
+            level = self._levels[lower]
+            count, logs, squares = count + level.count, logs + level.logs, squares + level.squares
+            flying += level.flying
+            more = high.flying / high.count * count / flying
+            if count < LEVEL_ANSWERS or more < APART:
                 continue
-            excess = high.mean - low.mean - log(more / (1.0 + WORTHWHILE_GAIN_SHARE * (more - 1.0)))
-            doubt = LEVEL_DOUBT_DEVIATIONS * sqrt(high.variance + low.variance)
+            mean = logs / count
+            excess = high.mean - mean - log(more / (1.0 + WORTHWHILE_GAIN_SHARE * (more - 1.0)))
+            doubt = LEVEL_DOUBT_DEVIATIONS * sqrt(high.variance + max(0.0, squares / count - mean * mean) / count)
             futile, proven = futile or excess > doubt, proven and excess < -doubt
         return futile, proven
 
@@ -225,6 +223,7 @@ class ConcurrencyLimit:
 
     __slots__ = (
         "_before",
+        "_capped_at",
         "_filled_at",
         "_grace",
         "_headroom_hint",
@@ -255,7 +254,7 @@ class ConcurrencyLimit:
         self.useful = INFINITY
         self._before = 1.0
         self._trial_delay = FIRST_GRACE_SECONDS
-        self._test_at = self._filled_at = -INFINITY
+        self._test_at = self._filled_at = self._capped_at = -INFINITY
         self._held = 0
         self._lift = 1.0
         self._grace = FIRST_GRACE_SECONDS
@@ -335,7 +334,14 @@ class ConcurrencyLimit:
         return int(self._value) > before
 
     def refused(
-        self, in_flight: int, admitted: int, now: float, new_wave: bool, grace: float, confirmed: bool = False
+        self,
+        in_flight: int,
+        admitted: int,
+        sent_at: float,
+        now: float,
+        new_wave: bool,
+        grace: float,
+        confirmed: bool = False,
     ) -> bool:
         """Return whether a ceiling explains a refusal with `in_flight` calls; if so, cut the limit just below it.
 
@@ -351,8 +357,9 @@ class ConcurrencyLimit:
         if in_flight <= (1 if known else max(1, admitted)):
             return False
         if known and new_wave:
-            # Below the ceiling no test was refused: the ceiling was too high.
-            confirmed = confirmed and in_flight > self.ceiling
+            # Below the ceiling no test was refused: the ceiling was too high. A single slot looks like a bucket of one
+            # call, so only an attempt that was sent under that ceiling confirms it.
+            confirmed = confirmed and in_flight > self.ceiling and (self.ceiling > 1.0 or sent_at > self._capped_at)
             grown = MAX_TRIAL_SECONDS if confirmed else self._trial_delay * TRIAL_WAIT_GROWTH
             self._trial_delay = min(MAX_TRIAL_SECONDS, grown)
         self._ramping = False
@@ -407,6 +414,8 @@ class ConcurrencyLimit:
         self._held = 0
 
     def _cap(self, ceiling: float, now: float) -> None:
+        if self.ceiling == INFINITY:
+            self._capped_at = now
         self.ceiling = max(1.0, ceiling)
         self._test_at, self._filled_at = now, now
         self._held = 0

@@ -488,7 +488,7 @@ def _explained_by_concurrency(
         return True
     confirmed = cause is Cause.CONCURRENCY or gates.cause.slots_explain(now)
     in_flight = gates.cause.met(permit.order, permit.in_flight)
-    if limit.refused(in_flight, admitted, now, new_wave, grace, confirmed):
+    if limit.refused(in_flight, admitted, permit.sent_at, now, new_wave, grace, confirmed):
         return True
     if cause is not Cause.CONCURRENCY:
         # As many were admitted, but answers on their way may have freed slots.
