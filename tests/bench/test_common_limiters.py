@@ -114,6 +114,13 @@ def test_a_rate_that_late_messages_showed_too_high_is_given_up() -> None:
     assert run.refused_share < 0.15
 
 
+def test_bucket_of_one_call_is_used_near_its_rate_by_a_busy_client() -> None:
+    """Calls arrive a moment early or late: 1.33 of the ideal where each refused hold halves the pace."""
+    runs = [played(Limit(limit=20, window=1.0, burst=1, status=503), 300, seed, CLIENT_WORK) for seed in range(6)]
+    assert statistics.mean(run.ratio for run in runs) < 1.25
+    assert statistics.mean(run.refused_share for run in runs) < 0.07
+
+
 def growing(least: int, window: float, growth: float, calls: int, seed: int) -> virtual.Run:
     """Play a limit on growth that no refusal names: a window admits `growth` times the calls of the one before."""
     limit = Limit(kind="slope", limit=least, window=window, growth=growth)

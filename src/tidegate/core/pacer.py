@@ -379,6 +379,11 @@ class Pacer:
     ) -> None:
         """Take in that `count` calls were admitted within `seconds` since the zero, of `let_in` altogether."""
         rate = self.rate
+        if cruising and count >= KEPT_PACE_CALLS and self._is_edge(rate):
+            # A call that came a moment early: as much is given up as its refusal cost.
+            self.gauge.low = rate * (1.0 - 1.0 / count)
+            self._cruise(self.gauge.low, now)
+            return
         if cruising and count >= KEPT_PACE_CALLS:
             self._broken += 1
         elif cruising and 0 < count < PROGRESS_CALLS and rate <= self.gauge.low:
@@ -428,6 +433,11 @@ class Pacer:
             self._measure(count, seconds, now)
         if self.phase is PacerPhase.CRUISE:
             self._drain_delay.refused(self.spacing.wait, now)
+
+    def _is_edge(self, rate: float) -> bool:
+        """Return whether the bounds of a bucket of one call still exclude that the rate fell."""
+        gauge = self.gauge
+        return gauge.informed and gauge.content <= 1.0 and self._highest >= TRUE_PACE_SHARE * rate
 
     def _wait(self, cause: Cause, sent_at: float, now: float) -> None:
         """Let the next attempt go alone, and later: hardly anything was admitted since the last refusal."""
